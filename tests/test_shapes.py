@@ -12,7 +12,8 @@ import torch
 
 from qkv import shapes
 from qkv.instruments.spectra import Blocks
-from qkv.models.attention import SelfAttention, attend, joined
+from qkv.kernels.blocks import joined
+from qkv.models.attention import SelfAttention, attend
 from qkv.models.masks import Visible
 from qkv.models.positions import Rotary
 
@@ -47,7 +48,7 @@ def test_a_test_can_hand_over_what_does_not_fit():
 
 def test_without_pytest_nothing_is_loaded_or_checked():
     code = (
-        "import sys, torch, qkv.models, qkv.instruments, qkv.inspection; from qkv.models.attention import joined\n"
+        "import sys, torch, qkv.models, qkv.instruments, qkv.inspection; from qkv.kernels.blocks import joined\n"
         "assert not {'jaxtyping', 'beartype'} & set(sys.modules)\n"
         "assert joined.__annotations__['out'].__metadata__ == ('batch pos d_model',)\n"
         "assert joined(None, None, '', torch.zeros(3)).shape == (3,)"

@@ -10,9 +10,10 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import torch
+from torch import nn
 
 from qkv import recipe
 from qkv.changes import freeze_changes
@@ -23,17 +24,21 @@ from qkv.folder.run_folder import RunFolder
 from qkv.folder.staging import check_elsewhere
 from qkv.folder.verified import damage
 from qkv.interop.live import Attention, attention
+from qkv.jsontypes import JsonObject
 from qkv.othernames import unknown_setting
 from qkv.run import Run
 from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from qkv.training.distributed.ranks import is_first_process
+from qkv.training.record import EvaluationRecord, Event, StepRecord
 
 if TYPE_CHECKING:
     from qkv.recipe.forecast import Forecast
+    from qkv.studies.engine.runner import Made
 
 __all__ = [
     "Attention",
     "Run",
+    "TrainOptions",
     "attention",
     "cache_folder",
     "import_checkpoint",
@@ -46,36 +51,84 @@ __all__ = [
 ]
 
 
+class TrainOptions(TypedDict, total=False):
+    """The keywords of `train` and `plan`; what is left out or None is chosen for you."""
+
+    task: str | None
+    """What is learned: causal, masked, classify, translate, image, ..."""
+    preset: str | None
+    """The kind of model, by a name that `qkv presets` lists."""
+    from_run: str | None
+    """The folder of a run to start from."""
+    parameters: int | None
+    """About how many the model has."""
+    steps: int | None
+    """The budget in updates."""
+    minutes: float | None
+    """The budget in wall time; with `steps` an error."""
+    until_loss: float | None
+    """End at this validation loss, in nats."""
+    seed: int | None
+    """Names every draw."""
+    set: Mapping[str, object] | None
+    """Single settings by name: `{"d_model": 128}`."""
+    change: Sequence[str]
+    """Changes in the change language: `["L0.W_Q=identity"]`."""
+    freeze: Sequence[str]
+    """Selectors of what is frozen."""
+    only: Sequence[str]
+    """Selectors of what alone is trained."""
+    val: str | None
+    """A source to validate on, instead of a part of `source`."""
+    tokenizer: str | None
+    """The kind that is fitted, or a file."""
+    vocab: int | None
+    """How many tokens it has."""
+    text_column: str | None
+    """Of a table."""
+    label_column: str | None
+    """Of a table."""
+    watch: str | None
+    """What is recorded: "off", "light", "full", or a share of the time such as "2%"."""
+    device: str | None
+    """cpu, cuda or mps."""
+    precision: str | None
+    """fp32 or bf16."""
+    threads: int | None
+    """Of the processor."""
+    nproc: int | None
+    """Processes, as torchrun has started them."""
+    shard: bool | None
+    """Whether processes share out weights and optimizer state."""
+    on_spike: str | None
+    """When the loss jumps up: "stop", "rollback" or "ignore"."""
+    report: bool | None
+    """False: no report, and no random-label control either."""
+
+
 def train(
     source: str | Path = "",
     *,
     out: str | Path | None = None,
-    set: Mapping[str, Any] | None = None,
-    change: Sequence[str] = (),
-    freeze: Sequence[str] = (),
-    only: Sequence[str] = (),
     resume: bool = False,
-    progress: Callable[[Any], None] = lambda told: None,
+    progress: Callable[[StepRecord | EvaluationRecord | Event], None] = lambda told: None,
     say: Callable[[str], None] = lambda sentence: None,
     started: float | None = None,
     log: str = "",
-    **request: Any,
+    **options: Unpack[TrainOptions],
 ) -> "Run":
     """Train a model on `source` and return the finished run.
 
     `source` is a text file, folder or table; empty is the text inside your own Python. Further keywords are those of
-    `qkv.recipe.Request`: task, preset, from_run, parameters, steps, minutes, until_loss, seed, val, tokenizer, vocab,
-    text_column, label_column, watch ("off", "light", "full", "2%"), device, precision, threads, shard, on_spike, report
-    (False: no random-label control either). `set` overrides single settings (`{"d_model": 128}`), `change` takes
-    changes in the change language, `freeze` and `only` selectors. With `resume`, `out` names the run to go on with.
-    `log` sends telemetry on as well (tensorboard, wandb or trackio). `progress` is called with each step, `say` with
+    `TrainOptions`: task, preset, steps, minutes, freeze, ... With `resume`, `out` names the run to go on with. `log`
+    sends telemetry on as well (tensorboard, wandb or trackio). `progress` is called with each step, `say` with
     sentences.
 
     A script that torchrun starts in several processes makes this call in each; the first one watches and writes.
     Raises UserError for what cannot be done as asked (nothing is made then), RunError where the run broke off.
     """
     listening = recipe.Listening(progress=progress, say=say, started=started or time.monotonic(), log=log)
-    asked = _request(source, set, change, freeze, only, **request)
+    asked = _request(source, options)
     if resume:
         if out is None:
             raise ConfigError("--resume needs --out RUN: the folder of the run to go on with")
@@ -90,34 +143,31 @@ def train(
     return run
 
 
-def plan(source: str | Path = "", *, tflops: float = 0.0, gigabytes: float = 0.0, **asked: Any) -> "Forecast":
+def plan(
+    source: str | Path = "", *, tflops: float = 0.0, gigabytes: float = 0.0, **options: Unpack[TrainOptions]
+) -> "Forecast":
     """What `train` with the same arguments would take, memory and time of each process; nothing is trained.
 
     Time is measured here, or follows from the 10^12 operations and the GB a second of each process.
     """
     from qkv.recipe import forecast
 
-    return forecast.plan(_request(source, **asked), forecast.Place(tflops, gigabytes), cache_folder())
+    return forecast.plan(_request(source, options), forecast.Place(tflops, gigabytes), cache_folder())
 
 
-def _request(
-    source: str | Path,
-    set: Mapping[str, Any] | None = None,
-    change: Sequence[str] = (),
-    freeze: Sequence[str] = (),
-    only: Sequence[str] = (),
-    **request: Any,
-) -> recipe.Request:
+def _request(source: str | Path, options: TrainOptions) -> recipe.Request:
     """The arguments of `train` and `plan` as one object. Raises ConfigError for one that there is not."""
+    given: JsonObject = {**options}
+    chosen, change, freeze, only = (given.pop(name, ()) for name in ("set", "change", "freeze", "only"))
     names = [f.name for f in dataclasses.fields(recipe.Request) if f.name not in ("source", "set", "changes")]
-    for name in (name for name in request if name not in names):
+    for name in (name for name in given if name not in names):
         if setting := recipe.setting_named(name):
-            raise ConfigError(f"{name} is a setting; give it as set={{{setting!r}: {request[name]!r}}}")
+            raise ConfigError(f"{name} is a setting; give it as set={{{setting!r}: {given[name]!r}}}")
         raise ConfigError(unknown_setting("option of qkv.train", name, names))
     frozen = freeze_changes(several("freeze", freeze), several("only", only))
     changes = (*several("change", change), *map(str, frozen))
-    asked = from_dict(recipe.Request, request)  # a value of another kind is refused before anything is made
-    return dataclasses.replace(asked, source=str(source), set=dict(set or {}), changes=changes)
+    asked = from_dict(recipe.Request, given)  # a value of another kind is refused before anything is made
+    return dataclasses.replace(asked, source=str(source), set=dict(chosen or {}), changes=changes)
 
 
 def load(path: str | Path, *, weights: str = "best") -> "Run":
@@ -155,12 +205,12 @@ def import_checkpoint(
 
 
 def watch(
-    model: Any,
-    optimizer: Any,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     out: str | Path | None = None,
     *,
     level: str = "light",
-    tokenizer: Any = None,
+    tokenizer: object = None,
     names: Mapping[str, str] | None = None,
     n_heads: int = 0,
     n_kv_heads: int = 0,
@@ -180,7 +230,7 @@ def watch(
     from qkv.interop.mirror import mirror_of
 
     mirror = mirror_of(model, names=names, n_heads=n_heads, n_kv_heads=n_kv_heads)
-    optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     folder = RunFolder.create(Path(out or recipe.next_folder("watched")).absolute())  # the loop may go elsewhere
     try:
         return recipe.Watcher(
@@ -196,12 +246,12 @@ def watch(
         raise
 
 
-def _tokenizer(given: Any) -> Tokenizer:
+def _tokenizer(given: object) -> Tokenizer:
     """Ours, of a fast tokenizer of transformers, a tokenizer of ours, or a file or folder."""
     if isinstance(given, Tokenizer):
         return given
     inside = getattr(given, "backend_tokenizer", None)
-    return Tokenizer.from_json(inside.to_str()) if inside is not None else load_tokenizer(Path(given))
+    return Tokenizer.from_json(inside.to_str()) if inside is not None else load_tokenizer(Path(str(given)))
 
 
 def verify(path: str | Path, *, updates: int | None = 256, seed: int = 0) -> recipe.Verdict:
@@ -243,10 +293,10 @@ def study(
     margin: float | None = None,
     out: str | Path = "runs",
     on: str = "local",
-    progress: Callable[[Any], None] = lambda made: None,
+    progress: "Callable[[Made], None]" = lambda made: None,
     say: Callable[[str], None] = lambda sentence: None,
     started: float | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Answer a question by experiment on `source`; returns the verdict that `qkv study --json` prints.
 
     Trains one model per core at a time, `on` local, ray or ray://HOST:PORT. Its folder lies in `out` and is named by

@@ -26,6 +26,8 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
+from qkv.words import some
+
 __all__ = [
     "AddressError",
     "ChangeError",
@@ -141,13 +143,7 @@ def unknown(what: str, given: str, options: Iterable[str], n: int = 3) -> str:
     close = nearest(given, options, n)
     if close:
         return f"unknown {what} {given!r}; did you mean {' or '.join(repr(c) for c in close)}?"
-    shown = ", ".join(options[:12]) + (", ..." if len(options) > 12 else "")
-    return f"unknown {what} {given!r}; expected one of: {shown}"
-
-
-def many(n: int, noun: str, plural: str = "") -> str:
-    """`1 row`, `2,000 rows`."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or noun + 's'}"
+    return f"unknown {what} {given!r}; expected one of: {some(options)}"
 
 
 def typed(path: object) -> str:

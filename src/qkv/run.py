@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qkv import recipe
 from qkv.config import from_dict
-from qkv.errors import ConfigError, DamagedFileError, RunFolderError, UserError, many, several
+from qkv.errors import ConfigError, DamagedFileError, RunFolderError, UserError, several
 from qkv.folder.run_folder import RunFolder
 from qkv.folder.verified import Damage, check_weights, is_whole
 from qkv.inspection.one_text import float64_copy, one_text
@@ -26,6 +26,7 @@ from qkv.othernames import unknown_setting
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
 from qkv.telemetry import History, Telemetry, damage, write_table
 from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.words import many
 
 if TYPE_CHECKING:
     from qkv.views.notebook import AttentionView

@@ -44,7 +44,7 @@ SMALL = ["--threads", "1", "--precision", "fp32", "--no-report"]
 SIZES = "d_model=16,n_layers=1,n_heads=2,n_ctx=32,batch_size=16"
 
 CALLS = {
-    "before an update": ("qkv.training.loop", "_Training.update"),
+    "before an update": ("qkv.training.loop", "update"),
     "between gradients and update": ("qkv.training.optimizers", "Optimizer.step"),
     "before a checkpoint is written": ("qkv.training.checkpoint", "Checkpoints._write"),
     "before a validation": ("qkv.training.validation", "Validation._pass"),
@@ -86,7 +86,7 @@ class Moments:
         """Stand at every moment of this process."""
         for kind, (module, name) in CALLS.items():
             self._stand(kind, importlib.import_module(module), name.split("."))
-        store = importlib.import_module("qkv.telemetry.store").Store
+        store = importlib.import_module("qkv.telemetry.writer").Store
         inside, write, replace = store._transaction, os.write, os.replace
 
         @contextlib.contextmanager

@@ -6,6 +6,7 @@ import pytest
 
 from qkv.commands.printing import screen
 from qkv.errors import typed
+from qkv.words import figure
 
 
 def test_brackets_and_colons_in_a_token_are_printed_as_they_are(capsys):
@@ -16,7 +17,7 @@ def test_brackets_and_colons_in_a_token_are_printed_as_they_are(capsys):
 
 
 def test_in_a_pipe_no_figure_of_a_wide_table_is_cut(capsys):
-    rows = [(f"token {i}", *(screen.number(0.01 * i + 0.001 * j) for j in range(64))) for i in range(3)]
+    rows = [(f"token {i}", *(figure(0.01 * i + 0.001 * j) for j in range(64))) for i in range(3)]
     screen.print_table(["query", *(f"key{j}" for j in range(64))], rows)
     header, *lines = capsys.readouterr().out.splitlines()
     assert len(header.split()) == 65

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data.packing import n_val_windows, n_windows, train_starts, train_window, val_windows, window_documents
+from qkv.data.packing import (
+    n_val_windows,
+    n_windows,
+    pack_rows,
+    train_starts,
+    train_window,
+    val_windows,
+    window_documents,
+)
 from qkv.errors import SourceError
 from qkv.tokenizers.tokens import Tokens
 
@@ -81,3 +89,19 @@ def test_tokens_mapped_from_a_file_give_the_same_windows(tmp_path) -> None:
     held = Tokens(ids=ids, offsets=np.array([0, 4000]), n_bytes=1)
     numbers = np.arange(50)
     assert (train_window(mapped, 32, 0, numbers) == train_window(held, 32, 0, numbers)).all()
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(20, 40))
+def test_every_token_lies_once_where_its_owner_and_place_say(lengths: list[int], width: int) -> None:
+    sizes = np.array(lengths)
+    ids = np.arange(100, 100 + sizes.sum())
+    rows = pack_rows(ids, sizes, width)
+    filled = rows.owners < len(sizes)
+    assert filled.sum() == len(ids) and sorted(rows.ids[filled]) == ids.tolist()
+    starts = 100 + np.cumsum(sizes) - sizes
+    assert (rows.ids[filled] == starts[rows.owners[filled]] + rows.places[filled]).all()
+    for row in rows.owners:  # a sequence lies in one piece
+        changes = np.flatnonzero(np.diff(row)) + 1
+        pieces = [part[0] for part in np.split(row, changes) if part[0] < len(sizes)]
+        assert len(pieces) == len(set(pieces))
+    assert len(rows.ids) <= 2 * sizes.sum() / width + 1, "two rows less than half full could have been one"

@@ -137,7 +137,7 @@ def test_a_long_run_is_read_in_blocks_with_the_same_findings(tmp_path, monkeypat
     explosion = next(event for event in whole if event.kind == "explosion")
     assert explosion.step == 33 + int(np.argmax(times))
     assert f"the largest of {(times >= 10).sum()}" in explosion.sentence
-    monkeypatch.setattr("qkv.telemetry.queries.MANY", rows)
+    monkeypatch.setattr("qkv.telemetry.reader.MANY", rows)
     assert found_in(path) == whole
 
 

@@ -18,7 +18,7 @@ from qkv.telemetry import Store
 from qkv.tokenizers.tokens import Tokens
 from qkv.training.checkpoint import latest_valid
 from qkv.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from qkv.training.loop import run
+from qkv.training.loop import TrainingSetup, run
 from qkv.training.optimizers import make_optimizer
 from qkv.training.precision import Machine
 
@@ -80,19 +80,21 @@ class Training:
             ledgers = [Ledger(store, ledger)] if ledger else []
             try:
                 self.outcome = run(
-                    model=model,
-                    catalogue=catalogue,
-                    task=Causal(),
-                    corpus=self.corpus,
-                    config=config,
-                    optimizer=moving,
-                    machine=Machine(threads=1),
-                    seed=0,
-                    folder=folder,
-                    observers=[*ledgers, self.recorder, *observers],
-                    resume=latest_valid(folder)[0] if resume and folder else None,
-                    random_labels=arm == 1,
-                    **loop,
+                    TrainingSetup(
+                        model=model,
+                        catalogue=catalogue,
+                        task=Causal(),
+                        corpus=self.corpus,
+                        config=config,
+                        optimizer=moving,
+                        machine=Machine(threads=1),
+                        seed=0,
+                        folder=folder,
+                        observers=[*ledgers, self.recorder, *observers],
+                        resume=latest_valid(folder)[0] if resume and folder else None,
+                        random_labels=arm == 1,
+                        **loop,
+                    )
                 )
             finally:
                 if folder is not None:

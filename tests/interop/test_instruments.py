@@ -12,8 +12,8 @@ from qkv.cli import main
 from qkv.instruments.registry import SPECTRAL
 from qkv.interop import FAMILIES
 from qkv.models.matrices import Catalogue
+from qkv.views.host import Host
 from qkv.views.live.server import LIVE_SECTIONS, Page
-from qkv.views.payloads import Host
 from qkv.views.report.packed import wire
 from qkv.views.report.page_sections import Sections
 

@@ -17,7 +17,7 @@ from qkv.tasks import PredictOptions
 from qkv.tasks.beams import Search, search
 from qkv.tokenizers.sentencepiece import OTHER
 from qkv.tokenizers.tokenizer import fit_tokenizer, load_tokenizer
-from qkv.views.sections.pairs import read_pair
+from qkv.views.sections.attention import read_pair
 from qkv.views.viewer import Viewer
 
 NAMES = ("marian", "marian untied")

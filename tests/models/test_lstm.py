@@ -118,7 +118,7 @@ def test_a_bag_is_the_mean_of_what_may_be_seen():
         rows = model.embedding(IDS)
         once = rows[:, :n].mean(dim=1) if kind == "MaskedLM" else rows[:, :5].mean(dim=1)
         encoder = model.blocks[0].mixer
-        mixed = encoder.mixed(rows, Visible(model.causal, None), None, 0, plain=False)
+        mixed = encoder.mixed(rows, Visible(model.causal, None))
         torch.testing.assert_close(mixed[:, 4], once, rtol=0, atol=1e-12)
 
 
@@ -147,7 +147,7 @@ def test_two_threads_give_the_bits_of_one_in_two_runs_alike():
         for parameter in mixer.parameters():
             parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
         x = torch.randn(8, 32, 64, generator=generator)
-        mixer.mixed(x, Visible(True, None), None, 0, plain=False).square().sum().backward()
+        mixer.mixed(x, Visible(True, None)).square().sum().backward()
         return [parameter.grad for parameter in mixer.parameters()]  # type: ignore[misc]
 
     assert all(a.equal(b) for a, b in zip(grads(), grads(), strict=True))

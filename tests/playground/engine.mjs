@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 
 const [source] = process.argv.slice(2);
-const from = (name) => import(new URL(name, source));
+const from = (name) => import(new URL(`engine/${name}`, source));
 const [{ Transformer }, { OPTIMIZERS }, { start, trained }, { erf, exp, normalProduct }, { hasVectors }, { baselines, kneserNey, rows }, { makeTask }] =
   await Promise.all(["transformer.js", "optimizer.js", "start.js", "special.js", "linear.js", "baselines.js", "tasks.js"].map(from));
 

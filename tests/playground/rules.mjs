@@ -1,20 +1,14 @@
-// What the tests ask of the page's own rules: JSON of cases in, JSON of answers out. Both folders of modules lie side by side,
-// as the bundle has them.
+// What the tests ask of the page's own rules: JSON of cases in, JSON of answers out.
 
-import { cpSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { fileURLToPath, pathToFileURL } from "node:url";
+import { readFileSync } from "node:fs";
 import { runInThisContext } from "node:vm";
 
-const source = fileURLToPath(process.argv[2]);
-const place = mkdtempSync(join(tmpdir(), "qkv-"));
-for (const folder of ["../static", "."]) cpSync(join(source, folder), place, { recursive: true });
+const source = new URL("../", process.argv[2]);
 globalThis.document = { documentElement: {} };
 globalThis.matchMedia = () => ({ addEventListener() {} });
-runInThisContext(readFileSync(join(place, "vendor/d3.min.js"), "utf8"));
-const from = (name) => import(pathToFileURL(join(place, name)));
-const modules = ["scale.js", "curve.js", "ledger.js", "cells.js", "fits.js", "loading.js", "controls.js", "switches.js", "arm.js", "tasks.js", "text.js"];
+runInThisContext(readFileSync(new URL("static/vendor/d3.min.js", source), "utf8"));
+const from = (name) => import(new URL(`${name}.js`, source));
+const modules = ["static/scale", "static/curve", "static/ledger", "static/cells", "static/fits", "play/loading", "play/panels/controls", "play/engine/switches", "play/engine/arm", "play/engine/tasks", "play/text"];
 const [{ suited }, { seriesOf }, { largest }, { neighbour }, { why }, { readSafetensors, readSettings, readTokens, taken }, { command }, { sound }, { Arm }, { charactersIn }, { TEXT }] = await Promise.all(modules.map(from));
 
 function loaded({ settings, toml, tokens, shapes }) {
@@ -65,4 +59,3 @@ const ASKED = {
 };
 const cases = JSON.parse(readFileSync(0, "utf8"));
 process.stdout.write(JSON.stringify(cases.map((asked) => ASKED[asked.ask](asked))));
-rmSync(place, { recursive: true });

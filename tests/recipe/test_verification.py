@@ -112,7 +112,7 @@ def test_every_update_of_a_run_is_made_again_bit_for_bit(text: Path, tmp_path: P
 
 
 def test_a_run_that_went_beyond_its_plan_for_a_target_is_made_again(text: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("qkv.training.pace._FIRST_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("qkv.training.schedules._FIRST_LOOK_SECONDS", 0.0)
     settings = SMALL | {"schedule.most_steps": 30}
     run = train(text, tmp_path / "run", steps=None, minutes=2.0, until_loss=1.3, set=settings)
     assert run.summary["stopped_because"] == "loss" and run.summary["horizon"] == 30

@@ -56,7 +56,7 @@ def test_newcomers_are_told_nothing_where_no_replicate_was_completed():
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_the_second_of_two_questions_is_told_by_its_own_verdict(verdict):
     question = find("heads-and-scale")
-    ((name, says),) = question.also
+    ((name, says),) = question.also.items()
     findings = first(question.name, "equivalent", 0.01)
     contrast = next(c for c in question.design(Ask(named=("a text", "0" * 64))).contrasts if c.name == name)
     other = first(question.name, verdict, 0.25).primary

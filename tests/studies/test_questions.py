@@ -16,16 +16,17 @@ from qkv.errors import ConfigError, SourceError
 from qkv.installing import install
 from qkv.randomness import generator
 from qkv.studies.engine.assembly import parts_of
-from qkv.studies.engine.design import Arm, Design, Grid, Scale, Text, Trial, cost
+from qkv.studies.engine.design import Arm, Design, Grid, Scale, Text, Trial
 from qkv.studies.engine.estimate import _try, estimate
 from qkv.studies.engine.training import TRAINERS, before, run_trial
 from qkv.studies.probes.registry import PROBES
-from qkv.studies.question import FULL_MINUTES, RECALLED, Ask
+from qkv.studies.question import FULL_MINUTES, Ask
 from qkv.studies.questions import find, questions
 from qkv.studies.questions.calibrate import derive
 from qkv.studies.questions.frozen_embeddings import _after_pretraining
 from qkv.studies.synthetic import streams
 from qkv.studies.verdict.judging import ON_THE_WAY
+from qkv.studies.vocabulary import RECALLED, cost
 
 NAMES = tuple(questions())
 

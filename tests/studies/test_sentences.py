@@ -10,8 +10,9 @@ from qkv.studies.question import Ask
 from qkv.studies.questions import find, questions
 from qkv.studies.verdict.comparison import Comparison
 from qkv.studies.verdict.judging import ArmFigures, Effect, Findings, judged, numbered
-from qkv.studies.verdict.sentences import amount, effect_row, sentence
+from qkv.studies.verdict.sentences import effect_row, sentence
 from qkv.studies.verdict.statistics import VERDICTS, bounds_of_rate
+from qkv.words import amount
 
 SAID = {
     "what-is-trained": ("too, and the finished model depends on it", "that did harm"),

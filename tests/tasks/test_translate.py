@@ -29,7 +29,7 @@ from qkv.tasks import PredictOptions, evaluate, find_task
 from qkv.tasks.beams import Search, search
 from qkv.tasks.bleu import bleu, bleu_tokens
 from qkv.tasks.crossentropy import linear_cross_entropy
-from qkv.views.sections.pairs import read_pair
+from qkv.views.sections.attention import read_pair
 from qkv.views.viewer import Viewer
 
 TASK = find_task("translate")
@@ -103,7 +103,7 @@ def test_pairs_longer_than_the_context_are_counted_and_said(corpus, model):
     n_ctx = sorted(longest)[len(longest) // 2]
     sizes = dataclasses.replace(model.sizes, n_ctx=n_ctx)
     counts = [sum(n > n_ctx for n in part) for part in (longest[: len(corpus.train)], longest[len(corpus.train) :])]
-    assert len(corpus.train) - len(corpus.train.within(n_ctx)) == counts[0] > 0 < counts[1]
+    assert (np.maximum(*corpus.train.lengths()) > n_ctx).sum() == counts[0] > 0 < counts[1]
     said = TASK.cautions(corpus, sizes)
     assert [sentence.split(" pairs are longer")[0] for sentence in said] == [
         f"{counts[0]} of {len(corpus.train)} training", f"{counts[1]} of {len(corpus.val)} validation"
@@ -384,11 +384,11 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(small_pairs, tmp_path):
     subprocess.run([*base, source, *how, "--set", sizes, "--out", str(tmp_path / "whole")], check=True)
     killing = (
         "import os, qkv.training.loop as loop\n"
-        "save, n = loop._Training.save, []\n"
-        "def saved(self):\n"
-        "    save(self); self.checkpoints.wait()\n"
-        "    self.state.step >= 8 and os._exit(9)\n"
-        "loop._Training.save = saved\n"
+        "save, n = loop.save, []\n"
+        "def saved(session):\n"
+        "    save(session); session.checkpoints.wait()\n"
+        "    session.state.step >= 8 and os._exit(9)\n"
+        "loop.save = saved\n"
         "from qkv.cli import main\n"
         f"main({['train', source, *how, '--set', sizes, '--out', str(tmp_path / 'cut')]!r})\n"
     )

@@ -25,7 +25,7 @@ from qkv.recipe.request import Request, resolve
 from qkv.tasks import find_task
 from qkv.telemetry import Store
 from qkv.training.distributed.ranks import FOLDER_VARIABLE, Ranks, join
-from qkv.training.loop import run
+from qkv.training.loop import TrainingSetup, run
 from qkv.training.optimizers import make_optimizer
 from qkv.training.record import Observer
 
@@ -98,17 +98,19 @@ def train(config: Any, corpus: Any, ranks: Ranks, out: Path | None = None, wide:
     store = Store(out) if out is not None and ranks.is_first else None
     start = {a: t.clone() for a, t in parts.catalogue.state().items()}
     run(
-        model=parts.model,
-        catalogue=parts.catalogue,
-        task=find_task(config.task),
-        corpus=corpus,
-        config=config.training,
-        optimizer=optimizer,
-        machine=config.machine,
-        seed=config.seed,
-        constraint=parts.plan,
-        observers=[told, *([Recorder(store, "full", start=start)] if store else [])],
-        ranks=ranks,
+        TrainingSetup(
+            model=parts.model,
+            catalogue=parts.catalogue,
+            task=find_task(config.task),
+            corpus=corpus,
+            config=config.training,
+            optimizer=optimizer,
+            machine=config.machine,
+            seed=config.seed,
+            constraint=parts.plan,
+            observers=[told, *([Recorder(store, "full", start=start)] if store else [])],
+            ranks=ranks,
+        )
     )
     if store is not None:
         store.close()

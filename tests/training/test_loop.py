@@ -17,7 +17,7 @@ import torch
 from qkv.errors import Interrupted, NonFiniteError
 from qkv.folder.run_folder import RunFolder
 from qkv.training.checkpoint import latest_valid
-from qkv.training.loop import run
+from qkv.training.loop import TrainingSetup, run
 from qkv.training.record import Observer
 from qkv.training.tensorfile import load_tensors
 
@@ -74,7 +74,7 @@ def new_folder(path: Path) -> RunFolder:
 def test_training_learns_and_says_how_it_ended(tiny: ModuleType) -> None:
     noted = Noted()
     made = tiny.parts(steps=150, dropout=0.0)
-    outcome = run(**made, observers=[noted])
+    outcome = run(TrainingSetup(**made, observers=[noted]))
     assert (outcome.steps, outcome.horizon, outcome.stopped_because) == (150, 150, "steps")
     assert outcome.tokens == 150 * 8 * 16
     assert outcome.best_loss < 1.1 < math.log(12) - 1  # the entropy of the moves is 0.80
@@ -88,24 +88,24 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(tiny: ModuleType
     ends = []
     for seed in (0, 0, 1):
         made = tiny.parts(steps=20, seed=seed)
-        run(**made)
+        run(TrainingSetup(**made))
         ends.append(weights(made))
     assert equal(ends[0], ends[1]) and not equal(ends[0], ends[2])
 
 
 def test_watching_and_saving_change_no_bit(tiny: ModuleType, tmp_path: Path) -> None:
     alone = tiny.parts(steps=20)
-    run(**alone)
+    run(TrainingSetup(**alone))
     watched = tiny.parts(steps=20)
     with new_folder(tmp_path / "run") as folder:
-        run(**watched, folder=folder, observers=[Noted(), Noted(every=7)])
+        run(TrainingSetup(**watched, folder=folder, observers=[Noted(), Noted(every=7)]))
     assert equal(weights(alone), weights(watched))
 
 
 def test_how_often_it_is_validated_changes_no_weight(tiny: ModuleType) -> None:
     rare, often = tiny.parts(steps=20, eval_every=20), tiny.parts(steps=20, eval_every=2)
     for made in (rare, often):
-        run(**made)
+        run(TrainingSetup(**made))
     assert equal(weights(rare), weights(often))
 
 
@@ -113,7 +113,7 @@ def test_accumulation_changes_memory_and_not_meaning(tiny: ModuleType) -> None:
     whole, parts = tiny.parts(steps=10), tiny.parts(steps=10, accumulate=3)
     noted = [Noted(), Noted()]
     for made, observer in zip((whole, parts), noted, strict=True):
-        run(**made, observers=[observer])
+        run(TrainingSetup(**made, observers=[observer]))
     assert list(noted[1].losses.values()) == pytest.approx(list(noted[0].losses.values()), abs=1e-4)
 
 
@@ -129,7 +129,7 @@ def test_the_gradient_is_that_of_the_mean_over_all_targets(tiny: ModuleType) -> 
 
     keep = Keep()
     oracle = tiny.parts(steps=1, dropout=0.0)
-    run(**made, observers=[keep])
+    run(TrainingSetup(**made, observers=[keep]))
     batch = oracle["task"].train_batch(oracle["corpus"], oracle["model"].config.sizes, 0, 0, np.arange(8))
     logits = oracle["model"](batch.inputs).flatten(0, 1)
     torch.nn.functional.cross_entropy(logits, batch.targets).backward()
@@ -152,14 +152,14 @@ def test_a_resumed_run_ends_with_the_same_bytes(tiny: ModuleType, tmp_path: Path
 
     made = tiny.parts(steps=40)
     with pytest.raises(RuntimeError), new_folder(tmp_path / "cut") as folder:
-        run(**made, folder=folder, observers=[StopAt()])
+        run(TrainingSetup(**made, folder=folder, observers=[StopAt()]))
     noted, made = Noted(), tiny.parts(steps=40, seed=0)
     for tensor in made["catalogue"].state().values():
         tensor.normal_()  # what was there does not matter
     with RunFolder.open(tmp_path / "cut", writing=True) as folder:
         checkpoint, _ = latest_valid(folder)
         assert checkpoint is not None and 0 < checkpoint.state.step <= 20
-        outcome = run(**made, folder=folder, resume=checkpoint, observers=[noted])
+        outcome = run(TrainingSetup(**made, folder=folder, resume=checkpoint, observers=[noted]))
     assert outcome.resumed_from_step == checkpoint.state.step or outcome.resumed_from_step > 0
     assert noted.calls[:2] == ["start", f"resume {outcome.resumed_from_step}"]
     for name in ("model.safetensors", "best.safetensors"):
@@ -177,23 +177,23 @@ def test_resuming_a_finished_run_changes_nothing(tiny: ModuleType, tmp_path: Pat
 
 def test_a_target_loss_ends_the_run_at_a_full_validation(tiny: ModuleType) -> None:
     noted = Noted()
-    outcome = run(**tiny.parts(steps=400, dropout=0.0, until_loss=1.3), observers=[noted])
+    outcome = run(TrainingSetup(**tiny.parts(steps=400, dropout=0.0, until_loss=1.3), observers=[noted]))
     assert outcome.stopped_because == "loss" and outcome.steps < 400
     assert outcome.last_loss == noted.evaluations[outcome.steps] <= 1.3
     assert [e.kind for e in noted.events] == ["target"]
 
 
 def test_a_missed_target_ends_at_the_horizon(tiny: ModuleType) -> None:
-    outcome = run(**tiny.parts(steps=20, until_loss=0.01))
+    outcome = run(TrainingSetup(**tiny.parts(steps=20, until_loss=0.01)))
     assert (outcome.stopped_because, outcome.steps) == ("steps", 20)
 
 
 def test_a_missed_target_is_gone_on_for_while_there_is_time(tiny: ModuleType) -> None:
     """The first 20 updates are those of a run of 20; decay by decay it goes on, until the target is met."""
     noted, plain = Noted(), Noted()
-    run(**tiny.parts(steps=20, dropout=0.0), observers=[plain])
+    run(TrainingSetup(**tiny.parts(steps=20, dropout=0.0), observers=[plain]))
     how = {"steps": 20, "dropout": 0.0, "until_loss": 1.8}
-    outcome = run(**tiny.parts(**how), observers=[noted], deadline_seconds=600.0)
+    outcome = run(TrainingSetup(**tiny.parts(**how), observers=[noted], deadline_seconds=600.0))
     assert outcome.stopped_because == "loss" and outcome.last_loss <= 1.8
     assert outcome.horizon == 20 < outcome.steps
     assert {20, 25, 31, 39} & set(range(outcome.steps)) <= set(noted.evaluations)
@@ -204,20 +204,22 @@ def test_a_missed_target_is_gone_on_for_while_there_is_time(tiny: ModuleType) ->
 
 def test_a_missed_target_is_not_gone_on_for_where_a_decay_brought_nothing(tiny: ModuleType) -> None:
     how = {"steps": 20, "kind": "sgd", "lr": 1e-12, "dropout": 0.0, "until_loss": 0.01}
-    outcome = run(**tiny.parts(**how), deadline_seconds=600.0)
+    outcome = run(TrainingSetup(**tiny.parts(**how), deadline_seconds=600.0))
     assert (outcome.stopped_because, outcome.steps) == ("steps", 25)
 
 
 def test_patience_ends_a_run_that_gets_no_better(tiny: ModuleType) -> None:
     noted = Noted()
-    outcome = run(**tiny.parts(steps=200, kind="sgd", lr=1e-12, eval_every=2, patience=3), observers=[noted])
+    outcome = run(
+        TrainingSetup(**tiny.parts(steps=200, kind="sgd", lr=1e-12, eval_every=2, patience=3), observers=[noted])
+    )
     assert outcome.stopped_because == "budget" and outcome.steps < 50
     assert noted.events[-1].kind == "patience" and "3 validations" in noted.events[-1].sentence
 
 
 def test_minutes_become_a_horizon(tiny: ModuleType) -> None:
     noted = Noted()
-    outcome = run(**tiny.parts(steps=0, minutes=0.05), deadline_seconds=3.0, observers=[noted])
+    outcome = run(TrainingSetup(**tiny.parts(steps=0, minutes=0.05), deadline_seconds=3.0, observers=[noted]))
     assert outcome.stopped_because == "minutes" and outcome.horizon >= outcome.steps > 3
     assert outcome.train_seconds < 6
     assert noted.evaluations[outcome.steps] == outcome.last_loss
@@ -227,20 +229,20 @@ def test_minutes_become_a_horizon(tiny: ModuleType) -> None:
 
 def test_a_time_that_is_up_before_a_horizon_is_known_names_none(tiny: ModuleType) -> None:
     noted = Noted()
-    outcome = run(**tiny.parts(steps=0, minutes=0.05), deadline_seconds=1e-3, observers=[noted])
+    outcome = run(TrainingSetup(**tiny.parts(steps=0, minutes=0.05), deadline_seconds=1e-3, observers=[noted]))
     (event,) = (event for event in noted.events if event.kind == "horizon")
     assert event.sentence == f"the time is up at step {outcome.steps}"
 
 
 def test_weights_that_only_get_worse_leave_the_start_the_best(tiny: ModuleType, tmp_path: Path) -> None:
     made, noted = tiny.parts(steps=40, eval_every=4, patience=3), Noted()
-    run(**made)
+    run(TrainingSetup(**made))
     start = weights(made)
     worse = {"steps": 40, "kind": "sgd", "lr": 30.0, "eval_every": 4, "patience": 3}
     again = tiny.parts(**worse)
     again["catalogue"].load_state(start)
     with new_folder(tmp_path / "run") as folder:
-        outcome = run(**again, folder=folder, scores_start=True, observers=[noted])
+        outcome = run(TrainingSetup(**again, folder=folder, scores_start=True, observers=[noted]))
     assert outcome.best_step == 0 and outcome.best_loss == noted.evaluations[0] < outcome.last_loss
     assert (outcome.stopped_because, outcome.steps) == ("budget", 12)
     best = load_tensors(folder.best)
@@ -249,17 +251,19 @@ def test_weights_that_only_get_worse_leave_the_start_the_best(tiny: ModuleType, 
 
 def test_a_target_that_the_start_has_reached_still_takes_an_update(tiny: ModuleType) -> None:
     noted = Noted()
-    outcome = run(**tiny.parts(steps=40, eval_every=1, until_loss=9.0), scores_start=True, observers=[noted])
+    outcome = run(
+        TrainingSetup(**tiny.parts(steps=40, eval_every=1, until_loss=9.0), scores_start=True, observers=[noted])
+    )
     assert (outcome.stopped_because, outcome.steps) == ("loss", 1) and set(noted.evaluations) == {0, 1}
 
 
 def test_random_labels_are_not_validated_and_write_nothing(tiny: ModuleType) -> None:
     made = tiny.parts(steps=100)
     noted = Noted()
-    outcome = run(**made, random_labels=True, stop_after=10, observers=[noted])
+    outcome = run(TrainingSetup(**made, random_labels=True, stop_after=10, observers=[noted]))
     assert (outcome.steps, outcome.horizon) == (10, 100) and math.isnan(outcome.best_loss) and noted.evaluations == {}
     other = tiny.parts(steps=10)
-    run(**other)
+    run(TrainingSetup(**other))
     assert not equal(weights(made), weights(other))
 
 
@@ -284,7 +288,7 @@ def test_a_nan_names_the_matrix_and_the_step_and_keeps_the_last_good_checkpoint(
     Poison(made, "L1.W_in", 20)
     words = "step 20; the first matrix with a non-finite gradient is L1.W_in.*checkpoint of step 16 is kept"
     with pytest.raises(NonFiniteError, match=words), new_folder(tmp_path / "run") as folder:
-        run(**made, folder=folder, observers=[noted])
+        run(TrainingSetup(**made, folder=folder, observers=[noted]))
     checkpoint, _ = latest_valid(folder)
     assert checkpoint is not None and checkpoint.state.step == 16 and checkpoint.state.stopped_because == "nan"
     assert all(bool(t.isfinite().all()) for t in checkpoint.weights().values())
@@ -295,7 +299,7 @@ def test_a_nan_names_the_matrix_and_the_step_and_keeps_the_last_good_checkpoint(
 def test_weights_that_overflow_are_never_saved(tiny: ModuleType, tmp_path: Path) -> None:
     made = tiny.parts(steps=40, kind="sgd", lr=1e38, eval_every=1)
     with pytest.raises(NonFiniteError, match="not finite|non-finite"), new_folder(tmp_path / "run") as folder:
-        run(**made, folder=folder)
+        run(TrainingSetup(**made, folder=folder))
     checkpoint, _ = latest_valid(folder)
     assert checkpoint is not None
     assert all(bool(t.isfinite().all()) for t in checkpoint.weights().values())
@@ -316,7 +320,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     noted, before = Send(), signal.getsignal(number)
     with pytest.raises(Interrupted, match="step 13.*qkv train --out .*run --resume") as caught:
         with new_folder(tmp_path / "run") as folder:
-            run(**tiny.parts(steps=40), folder=folder, observers=[noted])
+            run(TrainingSetup(**tiny.parts(steps=40), folder=folder, observers=[noted]))
     assert caught.value.exit_status == status and signal.getsignal(number) is before
     assert noted.calls[-1] == "end interrupt"
     tiny.train(tmp_path / "whole", steps=40)
@@ -342,9 +346,9 @@ def test_a_run_stopped_beyond_its_horizon_ends_with_the_bytes_of_one_that_was_no
 
     how = {"steps": 20, "until_loss": 0.01}
     with pytest.raises(Interrupted, match="step 22"), new_folder(tmp_path / "run") as folder:
-        run(**tiny.parts(**how), folder=folder, observers=[Send()], deadline_seconds=600.0)
+        run(TrainingSetup(**tiny.parts(**how), folder=folder, observers=[Send()], deadline_seconds=600.0))
     with new_folder(tmp_path / "whole") as folder:
-        run(**tiny.parts(**how), folder=folder, stop_after=25)
+        run(TrainingSetup(**tiny.parts(**how), folder=folder, stop_after=25))
     outcome = tiny.train(tmp_path / "run", resume=True, **how)
     assert (outcome.resumed_from_step, outcome.steps, outcome.stopped_because) == (22, 25, "steps")
     for name in ("model.safetensors", "best.safetensors"):
@@ -361,7 +365,7 @@ def test_a_run_that_was_stopped_where_it_is_validated_keeps_its_best_weights(tin
             pass
 
     with pytest.raises(Interrupted), new_folder(tmp_path / "run") as folder:
-        run(**tiny.parts(steps=16, eval_every=13), folder=folder, observers=[Send()])
+        run(TrainingSetup(**tiny.parts(steps=16, eval_every=13), folder=folder, observers=[Send()]))
     resumed = tiny.train(tmp_path / "run", resume=True, steps=16, eval_every=13)
     folder = RunFolder(tmp_path / "run")
     assert resumed.best_step in (13, 16)
@@ -382,7 +386,7 @@ def test_training_imports_no_compiler(tiny_script: Path, tmp_path: Path) -> None
 
 def test_it_trains_in_another_thread(tiny: ModuleType) -> None:
     outcomes: list[Any] = []
-    thread = threading.Thread(target=lambda: outcomes.append(run(**tiny.parts(steps=3))))
+    thread = threading.Thread(target=lambda: outcomes.append(run(TrainingSetup(**tiny.parts(steps=3)))))
     thread.start()
     thread.join()
     assert outcomes[0].steps == 3
@@ -408,7 +412,7 @@ class Frozen:
 def test_a_frozen_matrix_is_bit_identical_and_constraints_hear_every_step(tiny: ModuleType) -> None:
     made = tiny.parts(steps=5)
     before, constraint = weights(made), Frozen(made)
-    run(**made, constraint=constraint)
+    run(TrainingSetup(**made, constraint=constraint))
     moved = {a for a, t in weights(made).items() if not torch.equal(t, before[a])}
     assert "L0.W_Q" not in moved and {"W_E", "L0.W_K", "L0.W_O"} <= moved
     assert constraint.calls == [(word, step) for step in range(5) for word in ("before", "after")]
@@ -419,7 +423,7 @@ def test_with_everything_frozen_nothing_moves(tiny: ModuleType) -> None:
     before = weights(made)
     for entry in made["catalogue"]:
         entry.parameter.requires_grad_(False)
-    assert run(**made).steps == 3
+    assert run(TrainingSetup(**made)).steps == 3
     assert equal(weights(made), before)
 
 

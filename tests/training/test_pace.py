@@ -6,8 +6,7 @@ import pytest
 
 from qkv.training.checkpoint import TrainingState
 from qkv.training.config import ScheduleConfig
-from qkv.training.pace import Pace
-from qkv.training.schedules import decay_start, lr_scale
+from qkv.training.schedules import Pace, decay_start, lr_scale
 
 
 def simulate(

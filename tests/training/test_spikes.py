@@ -13,7 +13,7 @@ from qkv.errors import NonFiniteError, SpikeError
 from qkv.folder.run_folder import RunFolder
 from qkv.randomness import generator
 from qkv.training.checkpoint import latest_valid
-from qkv.training.loop import run
+from qkv.training.loop import TrainingSetup, run
 from qkv.training.record import Observer
 from qkv.training.spikes import ONSET, WINDOW, Rollback, Watch, is_spike, rate_factor, skipped
 
@@ -91,7 +91,7 @@ def test_ordinary_losses_of_a_million_updates_hold_no_spike(batch: int, kind: st
 @pytest.mark.parametrize("kind", ["muon", "adamw", "sgd"])
 def test_ordinary_training_holds_no_spike(tiny: ModuleType, kind: str) -> None:
     told = Told()
-    run(**tiny.parts(steps=200, kind=kind, on_spike="ignore"), observers=[told])
+    run(TrainingSetup(**tiny.parts(steps=200, kind=kind, on_spike="ignore"), observers=[told]))
     assert [event for event in told.events if event.kind == "spike"] == []
 
 
@@ -114,7 +114,7 @@ def test_by_default_a_spike_stops_the_run_names_the_matrix_and_keeps_a_checkpoin
         r"at step 10\d; the gradient of (\S+) grew most.*checkpoint of step \d+ is kept; resume with qkv train --out"
     )
     with pytest.raises(SpikeError, match=words), folder_at(tmp_path / "run") as folder:
-        run(**tiny.parts(steps=200), folder=folder, observers=[hurt])
+        run(TrainingSetup(**tiny.parts(steps=200), folder=folder, observers=[hurt]))
     (event,) = [event for event in hurt.events if event.kind == "spike"]
     assert event.address in tiny.parts()["catalogue"].addresses
     checkpoint, _ = latest_valid(folder)
@@ -123,7 +123,7 @@ def test_by_default_a_spike_stops_the_run_names_the_matrix_and_keeps_a_checkpoin
 
 def test_ignored_it_is_written_down_and_training_goes_on(tiny: ModuleType) -> None:
     hurt = Hurt(100)
-    outcome = run(**tiny.parts(steps=200, on_spike="ignore"), observers=[hurt])
+    outcome = run(TrainingSetup(**tiny.parts(steps=200, on_spike="ignore"), observers=[hurt]))
     assert outcome.steps == 200 and [event.kind for event in hurt.events].count("spike") >= 1
 
 
@@ -131,7 +131,7 @@ def test_rolling_back_skips_the_batches_and_says_so(tiny: ModuleType, tmp_path: 
     hurt = Hurt(100)
     made = tiny.parts(steps=160, on_spike="rollback")
     with folder_at(tmp_path / "run") as folder:
-        outcome = run(**made, folder=folder, observers=[hurt])
+        outcome = run(TrainingSetup(**made, folder=folder, observers=[hurt]))
     assert outcome.steps == 160 and outcome.resumed_from_step is None
     (event,) = [event for event in hurt.events if event.kind.startswith("rollback")]
     assert event.step < 100 and "batches are skipped" in event.sentence and "halved" not in event.sentence
@@ -150,18 +150,18 @@ def test_rolling_back_skips_the_batches_and_says_so(tiny: ModuleType, tmp_path: 
     oracle = tiny.parts(steps=160, dropout=0.0) | {"task": Ahead()}
     same = tiny.parts(steps=160, dropout=0.0, on_spike="rollback")
     with folder_at(tmp_path / "same") as folder:
-        run(**same, folder=folder, observers=[Hurt(100)])
+        run(TrainingSetup(**same, folder=folder, observers=[Hurt(100)]))
     found = latest_valid(folder)[0]
     assert found is not None
     (done,) = found.state.rollbacks
-    run(**oracle)
+    run(TrainingSetup(**oracle))
     assert all(torch.equal(t, weights(same)[a]) for a, t in weights(oracle).items())
 
 
 def test_a_run_killed_after_rolling_back_ends_with_the_same_bytes(tiny: ModuleType, tmp_path: Path) -> None:
     whole = tiny.parts(steps=160, on_spike="rollback")
     with folder_at(tmp_path / "whole") as folder:
-        run(**whole, folder=folder, observers=[Hurt(100)])
+        run(TrainingSetup(**whole, folder=folder, observers=[Hurt(100)]))
 
     class Killed(Hurt):
         def after_update(self, record: Any) -> None:
@@ -171,12 +171,12 @@ def test_a_run_killed_after_rolling_back_ends_with_the_same_bytes(tiny: ModuleTy
 
     made = tiny.parts(steps=160, on_spike="rollback")
     with pytest.raises(RuntimeError), folder_at(tmp_path / "cut") as folder:
-        run(**made, folder=folder, observers=[Killed(100)])
+        run(TrainingSetup(**made, folder=folder, observers=[Killed(100)]))
     told, made = Told(), tiny.parts(steps=160, on_spike="rollback")
     with RunFolder.open(tmp_path / "cut", writing=True) as folder:
         checkpoint, _ = latest_valid(folder)
         assert checkpoint is not None and 60 < checkpoint.state.step <= 90 and len(checkpoint.state.rollbacks) == 1
-        run(**made, folder=folder, resume=checkpoint, observers=[told])
+        run(TrainingSetup(**made, folder=folder, resume=checkpoint, observers=[told]))
     assert any(event.kind == "rollback 1" for event in told.events)
     assert all(torch.equal(t, weights(whole)[a]) for a, t in weights(made).items())
 
@@ -184,7 +184,7 @@ def test_a_run_killed_after_rolling_back_ends_with_the_same_bytes(tiny: ModuleTy
 def test_a_spike_that_comes_back_halves_the_rates_and_then_stops(tiny: ModuleType, tmp_path: Path) -> None:
     hurt = Hurt(100, often=99)
     with pytest.raises(SpikeError), folder_at(tmp_path / "run") as folder:
-        run(**tiny.parts(steps=160, on_spike="rollback"), folder=folder, observers=[hurt])
+        run(TrainingSetup(**tiny.parts(steps=160, on_spike="rollback"), folder=folder, observers=[hurt]))
     said = {event.kind: event.sentence for event in hurt.events if event.kind.startswith("rollback")}
     assert {kind: "halved" in words for kind, words in said.items()} == {
         "rollback 1": False,
@@ -196,10 +196,10 @@ def test_a_spike_that_comes_back_halves_the_rates_and_then_stops(tiny: ModuleTyp
 def test_numbers_that_are_lost_are_rolled_back_too_and_else_stop(tiny: ModuleType, tmp_path: Path) -> None:
     hurt = Hurt(100, size=math.inf)
     with folder_at(tmp_path / "run") as folder:
-        outcome = run(**tiny.parts(steps=160, on_spike="rollback"), folder=folder, observers=[hurt])
+        outcome = run(TrainingSetup(**tiny.parts(steps=160, on_spike="rollback"), folder=folder, observers=[hurt]))
     assert outcome.steps == 160 and any(event.kind == "rollback 1" for event in hurt.events)
     with pytest.raises(NonFiniteError, match="W_U"), folder_at(tmp_path / "stop") as folder:
-        run(**tiny.parts(steps=160), folder=folder, observers=[Hurt(100, size=math.inf)])
+        run(TrainingSetup(**tiny.parts(steps=160), folder=folder, observers=[Hurt(100, size=math.inf)]))
 
 
 def test_a_change_that_acts_is_no_spike(tiny: ModuleType) -> None:
@@ -221,9 +221,9 @@ def test_a_change_that_acts_is_no_spike(tiny: ModuleType) -> None:
 
     made = tiny.parts(steps=120)
     with pytest.raises(SpikeError):
-        run(**made, constraint=Reset(made, says=False))
+        run(TrainingSetup(**made, constraint=Reset(made, says=False)))
     made = tiny.parts(steps=120)
-    assert run(**made, constraint=Reset(made, says=True)).steps == 120
+    assert run(TrainingSetup(**made, constraint=Reset(made, says=True))).steps == 120
 
 
 def test_what_rollbacks_do_adds_up() -> None:
@@ -240,7 +240,7 @@ def test_with_a_checkpoint_after_every_update_there_is_one_to_go_back_to(
     monkeypatch.setattr("qkv.training.checkpoint._TOKENS_BETWEEN", {"cpu": 1})
     hurt = Hurt(100)
     with folder_at(tmp_path / "run") as folder:
-        outcome = run(**tiny.parts(steps=160, on_spike="rollback"), folder=folder, observers=[hurt])
+        outcome = run(TrainingSetup(**tiny.parts(steps=160, on_spike="rollback"), folder=folder, observers=[hurt]))
     (event,) = [event for event in hurt.events if event.kind.startswith("rollback")]
     assert outcome.steps == 160 and 95 <= event.step <= 100
     whole = [p for p in folder.checkpoints.iterdir() if (p / "optimizer.safetensors").exists()]

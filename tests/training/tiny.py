@@ -23,10 +23,10 @@ from qkv.models.layout import Layout, ModelConfig, Sizes
 from qkv.models.matrices import Catalogue
 from qkv.randomness import generator
 from qkv.tasks.causal import Causal
-from qkv.telemetry.store import Store
+from qkv.telemetry import Store
 from qkv.training.checkpoint import latest_valid
 from qkv.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from qkv.training.loop import run
+from qkv.training.loop import TrainingSetup, run
 from qkv.training.optimizers import make_optimizer
 from qkv.training.precision import Machine
 from qkv.training.record import Observer
@@ -113,7 +113,7 @@ def train(out: Path, *, resume: bool = False, **settings: Any) -> Any:
         telemetry = Telemetry(folder.telemetry)
         if checkpoint is None:
             telemetry.store.drop_after(0)
-        return run(**made, folder=folder, resume=checkpoint, observers=[telemetry])
+        return run(TrainingSetup(**made, folder=folder, resume=checkpoint, observers=[telemetry]))
 
 
 def in_child(**arguments: Any) -> int:

@@ -58,7 +58,7 @@ def test_every_view_is_a_module_with_render():
     for name in views:
         assert "export default { render };" in static_text(name)
         assert re.search(
-            r"^(function render\(\{ model, el \}\) \{|const render = \(\{ model, el \}\) =>)",
+            r"^(function render\(\{ model, el \}\) \{|const render = view\(build)",
             static_text(name),
             re.MULTILINE,
         ), name

@@ -9,8 +9,9 @@ import pytest
 
 import qkv
 from qkv.telemetry import RUN_ARM, Store, Telemetry
-from qkv.views.report import collect
 from qkv.views.report.page_sections import Sections
+from qkv.views.sections.header import seconds, tokens_seen
+from qkv.views.sections.loss import _thin, loss_section
 
 
 @pytest.mark.parametrize(
@@ -30,13 +31,13 @@ def test_a_long_curve_is_thinned_without_reading_all_of_it(tmp_path, missing):
     with Telemetry(path) as telemetry:
         there = np.array([s for s in range(1, n + 1) if s not in left_out])
         assert telemetry.updates() == (len(there), there[0], n)
-        expected, words = collect._thin(n - there[0] + 1)
+        expected, words = _thin(n - there[0] + 1)
         expected = there[0] + expected
         if is_read_whole := bool(left_out & set(expected.tolist())):
-            expected, words = collect._thin(len(there))
+            expected, words = _thin(len(there))
             expected = there[expected]
         tracemalloc.start()
-        section = collect.loss_section(telemetry, (), {})
+        section = loss_section(telemetry, (), {})
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert section.train_steps == tuple(expected.tolist()) and section.thinned == words
@@ -45,9 +46,7 @@ def test_a_long_curve_is_thinned_without_reading_all_of_it(tmp_path, missing):
             assert peak < 2e6  # all of it would be 16 MB and more
 
 
-@pytest.mark.parametrize(
-    "read", [lambda t: collect.loss_section(t, (), {}), lambda t: collect.seconds(t, {}), collect.tokens_seen]
-)
+@pytest.mark.parametrize("read", [lambda t: loss_section(t, (), {}), lambda t: seconds(t, {}), tokens_seen])
 def test_what_a_page_reads_again_does_not_grow_with_the_updates(tmp_path, read):
     efforts = []
     for n in (4_000, 64_000):
@@ -67,7 +66,7 @@ def test_what_a_page_reads_again_does_not_grow_with_the_updates(tmp_path, read):
             assert read(telemetry) is not None
             efforts.append(next(asked))
     assert efforts[1] < 1.5 * efforts[0] + 50, efforts
-    assert collect.seconds(None, {}) is None
+    assert seconds(None, {}) is None
 
 
 def test_the_seconds_of_a_run_that_trains_are_the_clocks_last(tmp_path):
@@ -75,16 +74,14 @@ def test_the_seconds_of_a_run_that_trains_are_the_clocks_last(tmp_path):
         for step in (1, 8, 3):
             store.add_clock(step, step / 4, tokens_per_second=9.0)
     with Telemetry(tmp_path / "telemetry.sqlite") as telemetry:
-        assert (
-            collect.seconds(telemetry, {}) == 2.0 and collect.seconds(telemetry, {"summary": {"train_seconds": 3}}) == 3
-        )
+        assert seconds(telemetry, {}) == 2.0 and seconds(telemetry, {"summary": {"train_seconds": 3}}) == 3
 
 
 def test_a_run_without_updates_has_no_curve(tmp_path):
     Store(tmp_path / "telemetry.sqlite").close()
     with Telemetry(tmp_path / "telemetry.sqlite") as telemetry:
         assert telemetry.updates() == (0, 0, 0) and telemetry.ends() == (0, 0)
-        assert collect.seconds(telemetry, {}) is None and collect.loss_section(telemetry, (), {}) is None
+        assert seconds(telemetry, {}) is None and loss_section(telemetry, (), {}) is None
 
 
 def test_bits_per_byte_of_every_loss_charge_what_the_tokenizer_loses(tmp_path):

@@ -8,8 +8,7 @@ from torch.nn.functional import gelu
 
 from qkv.models.layout import Layout
 from qkv.views.report.report import write_report
-from qkv.views.sections.formulas import layer_formulas
-from qkv.views.sections.forward import forward
+from qkv.views.sections.forward import forward, layer_formulas
 from qkv.views.viewer import Viewer
 
 TEXT = "the day and the night"

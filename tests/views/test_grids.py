@@ -13,7 +13,7 @@ from qkv.instruments.registry import MEASURES
 from qkv.telemetry import AddressRow, Grid, Store, Telemetry
 from qkv.views.report.report import read_report
 from qkv.views.sections.grids import grid_section
-from qkv.views.sections.weights import Snapshots
+from qkv.views.sections.matrices import Snapshots
 
 HEADS = {"W_Q": 4, "W_K": 4, "W_V": 4, "W_O": 4}
 

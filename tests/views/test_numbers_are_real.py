@@ -9,7 +9,7 @@ import torch
 import qkv
 from qkv.folder.run_folder import RunFolder
 from qkv.inspection.answers.ledger import balance
-from qkv.inspection.snapshots import stored
+from qkv.inspection.stored_run import stored
 from qkv.instruments import measures
 from qkv.instruments.probe import Probe
 from qkv.models.matrices import Catalogue

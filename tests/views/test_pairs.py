@@ -11,7 +11,7 @@ import qkv
 from qkv.errors import UserError
 from qkv.views.live.asking import Desk
 from qkv.views.report.report import read_report, write_report
-from qkv.views.sections.pairs import read_pair, read_source
+from qkv.views.sections.attention import read_pair, read_source
 from qkv.views.sections.vocabulary import in_context, near_token
 from qkv.views.viewer import Viewer
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.views.payloads import VERSION, Fact
+from qkv.views.host import VERSION
 from qkv.views.report.packed import Packed, carried, embed, pack, parted, to_json, wire
+from qkv.views.sections.made import Fact
 
 
 def unpacked(packed: Packed) -> np.ndarray:

@@ -16,7 +16,7 @@ from qkv.models.layout import Patches
 from qkv.randomness import generator
 from qkv.views.live.asking import Desk
 from qkv.views.report.report import read_report, write_report
-from qkv.views.sections.pictures import _frame
+from qkv.views.sections.attention import _frame
 from qkv.views.viewer import Viewer
 
 

@@ -13,10 +13,10 @@ from qkv.folder.run_folder import RunFolder, link, sha256_of
 from qkv.inspection.answers.loss import among
 from qkv.tasks import find_task
 from qkv.telemetry import Telemetry
-from qkv.views.payloads import Baseline, Fact, LossSection
-from qkv.views.report.origins import head_facts
 from qkv.views.report.report import read_report, write_report
-from qkv.views.sections.verdict import verdict
+from qkv.views.sections.header import head_facts, verdict
+from qkv.views.sections.loss import Baseline, LossSection
+from qkv.views.sections.made import Fact
 
 BAD = "</script><img src=x onerror=alert(1)><!--\u2028 '\"&"
 
@@ -157,8 +157,7 @@ def test_a_judged_run_is_told_by_its_metric_in_title_and_answers_alike():
     said = verdict(loss, "the class of text", 20, "accuracy 0.52", words)
     assert said == (
         "After 20 updates this model predicts the class of text it has never seen at 0.680 nats, with accuracy 0.52: "
-        "not to be told from the commonest class (0.510) by so many texts, no better than TF-IDF + logistic regression "
-        "(0.820)."
+        "not significantly better than the commonest class (0.510), worse than TF-IDF + logistic regression (0.820)."
     )
 
 

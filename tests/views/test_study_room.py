@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from qkv.errors import RunFolderError, UserError
+from qkv.views.host import Host
 from qkv.views.live.serving import shown_of
-from qkv.views.payloads import Host
 from qkv.views.study.page import write_study_page
 from qkv.views.study.section import is_study, read_study, study_section
 from qkv.views.study.server import study_pulse

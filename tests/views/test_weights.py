@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from qkv.views.sections.weights import Snapshots, _exact, blocks_rms, matrices_section, role_of, short_kind
+from qkv.views.sections.matrices import Snapshots, _exact, blocks_rms, matrices_section, role_of, short_kind
 
 HEADS = {"W_Q": 4, "W_K": 4, "W_V": 4, "W_O": 4}
 

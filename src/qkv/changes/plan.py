@@ -20,6 +20,7 @@ from qkv.models.activations import Stops, joined, parse_activation, select_activ
 from qkv.models.addresses import ACTIVATIONS, parse_selector
 from qkv.models.matrices import Catalogue, Entry, Part
 from qkv.models.zoo import BlockStack, stacks_of
+from qkv.words import listed
 
 __all__ = ["Plan", "plan_changes"]
 
@@ -178,7 +179,7 @@ class Plan:
         ]
         what = what if len(said) == 1 else what.replace(" its ", " their ")
         names = said[:4] + [f"{len(said) - 4} more"] * (len(said) > 4)
-        return f"{', '.join(names[:-1])}{' and ' * (len(names) > 1)}{names[-1]}: {what}{when}."
+        return f"{listed(names)}: {what}{when}."
 
     def _name(self, part: Part) -> str:
         """An address, and what else is touched with it."""
@@ -232,10 +233,16 @@ class Plan:
         names = [name for stack in stacks for name in stack.activation_names()]
         if not names:
             raise ChangeError(f"{change}: this model names no activations")
-        for selector in [*(term.text for term in parse_selector(change.selector)), change.selector]:
-            made = [select_activations(selector, stack.activation_names(), stack.sizes) for stack in stacks]
-            if not any(made):
+
+        def selected(selector: str) -> list[dict[str, frozenset[int] | None]]:
+            found = [select_activations(selector, stack.activation_names(), stack.sizes) for stack in stacks]
+            if not any(found):
                 raise self._no_activation(change, selector, names)
+            return found
+
+        for term in parse_selector(change.selector):  # each must find something by itself
+            selected(term.text)
+        made = selected(change.selector)
         stopped = all(self._stopped(change, stack, found) for stack, found in zip(stacks, made, strict=True))
         if stopped and change.start >= self._resumed_at:
             raise ChangeError(f"{change} has no effect: no gradient passes there already")

@@ -136,8 +136,8 @@ def _print(name: str, line: str, figures) -> None:  # noqa: ANN001
         rows = [
             (
                 figure.side,
-                screen.number(figure.median),
-                f"{screen.number(figure.low)} to {screen.number(figure.high)} of {figure.rounds}",
+                figure(figure.median),
+                f"{figure(figure.low)} to {figure(figure.high)} of {figure.rounds}",
                 "" if figure.ratio is None else f"{figure.ratio:.2f} x",
                 figure.note,
             )

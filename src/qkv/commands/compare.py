@@ -14,6 +14,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from qkv.commands.arguments import one_of
+from qkv.words import figure
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,10 +77,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _figure(value: Any) -> str:
-    from qkv.commands.printing.screen import number
-
     if isinstance(value, float):
-        return number(value)
+        return figure(value)
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 

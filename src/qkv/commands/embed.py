@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from qkv.commands.arguments import one_of
 from qkv.commands.texts import read_texts
 from qkv.errors import UserError
+from qkv.words import figure
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,7 +131,7 @@ def _print(rows: "list[tuple[str, np.ndarray]]") -> None:
     columns += [f"cos {i + 1}" for i in range(len(rows))] if few and len(rows) > 1 else []
     table = []
     for i, (label, vector) in enumerate(zip(labels, vectors, strict=True)):
-        row = [f"{i + 1} {label}", screen.number(float(np.linalg.norm(vector)))]
-        row += [screen.number(float(value)) for value in vector[:N_COMPONENTS]]
+        row = [f"{i + 1} {label}", figure(float(np.linalg.norm(vector)))]
+        row += [figure(float(value)) for value in vector[:N_COMPONENTS]]
         table.append(row + ([f"{cosine:.3f}" for cosine in cosines[i]] if few and len(rows) > 1 else []))
     screen.print_table(columns, table)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from qkv.commands.arguments import one_of, split_changes
 from qkv.errors import UserError
+from qkv.words import figure
 
 if TYPE_CHECKING:
     from qkv.tasks.figures import AtPosition
@@ -51,14 +52,14 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for sentence in made:
         print(sentence)
-    rows = [("loss, nats per target", screen.number(result.loss), _interval(result.loss_interval))]
-    for figure in result.figures.values():
-        if figure.value is not None:
-            rows.append((figure.label, screen.number(figure.value), _interval(figure.interval)))
+    rows = [("loss, nats per target", figure(result.loss), _interval(result.loss_interval))]
+    for found in result.figures.values():
+        if found.value is not None:
+            rows.append((found.label, figure(found.value), _interval(found.interval)))
     screen.print_table(["validation", "", "95 % interval"], rows)
-    for figure in result.figures.values():
-        if figure.missing:
-            print(f"{figure.label}: none; {figure.missing}")
+    for found in result.figures.values():
+        if found.missing:
+            print(f"{found.label}: none; {found.missing}")
     if args.by_position:
         _print_places(result.by_position, loaded.task)
     items = loaded.task.items or loaded.task.examples
@@ -71,7 +72,7 @@ def _print_places(places: "tuple[AtPosition, ...]", task: "Task") -> None:
 
     rows = [
         (str(place.first) if place.first == place.last else f"{place.first} to {place.last}",
-         screen.number(place.loss), _interval(place.interval), f"{place.n_targets:,}")
+         figure(place.loss), _interval(place.interval), f"{place.n_targets:,}")
         for place in places
     ]  # fmt: skip
     print()
@@ -80,6 +81,4 @@ def _print_places(places: "tuple[AtPosition, ...]", task: "Task") -> None:
 
 
 def _interval(bounds: tuple[float, float] | None) -> str:
-    from qkv.commands.printing.screen import number
-
-    return "" if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
+    return "" if bounds is None else f"{figure(bounds[0])} to {figure(bounds[1])}"

@@ -14,7 +14,8 @@ import argparse
 import unicodedata
 from typing import TYPE_CHECKING
 
-from qkv.errors import many, typed
+from qkv.errors import typed
+from qkv.words import many
 
 if TYPE_CHECKING:
     from qkv.tokenizers.tokenizer import Tokenizer

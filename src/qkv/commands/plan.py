@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from qkv.commands import train
 from qkv.commands.arguments import positive
-from qkv.errors import many
+from qkv.words import duration, many
 
 if TYPE_CHECKING:
     from qkv.recipe.forecast import Forecast
@@ -62,14 +62,7 @@ def _sentences(found: "Forecast") -> list[str]:
     return [
         f"{found.parameters:,} parameters; {found.flop:.3g} operations in the products of an update.",
         f"One update takes about {found.update_seconds:.3g} s ({found.rate}){sums}.",
-        f"{many(found.updates, 'update')}, {many(found.tokens, 'position')}: about {_duration(found.seconds)},"
+        f"{many(found.updates, 'update')}, {many(found.tokens, 'position')}: about {duration(found.seconds)},"
         " validation and instruments not counted.",
         *([found.note] if found.note else []),
     ]
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"

@@ -7,6 +7,8 @@ Example:
 
 import argparse
 
+from qkv.words import megabytes
+
 __all__ = ["configure", "run"]
 
 
@@ -29,5 +31,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         screen.print_json({"run": args.run, "report": str(path), "bytes": path.stat().st_size, "damaged": harm})
     else:
-        print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB; open it in a browser)")
+        print(f"{path}  ({megabytes(path.stat().st_size)}; open it in a browser)")
     return 0

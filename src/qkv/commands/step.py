@@ -13,7 +13,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qkv.commands.arguments import positive
-from qkv.errors import many
+from qkv.words import figure, many
 
 if TYPE_CHECKING:
     from qkv.inspection.gradient_step import Move, OneStep
@@ -67,7 +67,7 @@ def _print(step: "OneStep", kind: str) -> None:
 
     print(f"Loss of the text: {step.loss:.4f} nats per target, {many(step.n_targets, 'target')}.\n")
     print(
-        f"Gradient descent at rate {screen.number(step.rate)} buys -rate |g|^2 = {step.descent.first_order:+.3g} nats"
+        f"Gradient descent at rate {figure(step.rate)} buys -rate |g|^2 = {step.descent.first_order:+.3g} nats"
         f" to first order; in fact the loss changes by {step.descent.actual:+.3g}."
     )
     own = step.own
@@ -84,7 +84,7 @@ def _print(step: "OneStep", kind: str) -> None:
     rows = []
     for part in step.parts:
         share = part.grad_norm**2 / square if square else float("nan")
-        row = [part.address, screen.number(part.grad_norm), screen.number(share)]
+        row = [part.address, figure(part.grad_norm), figure(share)]
         row += [f"{part.descent.first_order:+.2e}", f"{part.descent.actual:+.2e}"]
         if own is not None:
             row += _own_cells(part.own, part.norm)
@@ -95,9 +95,8 @@ def _print(step: "OneStep", kind: str) -> None:
 
 
 def _own_cells(move: "Move | None", norm: float) -> list[str]:
-    from qkv.commands.printing import screen
 
     if move is None:
         return ["", "frozen", "", "", ""]
     ratio = move.size / norm if norm else float("nan")
-    return ["", screen.number(ratio), screen.number(move.cosine), f"{move.first_order:+.2e}", f"{move.actual:+.2e}"]
+    return ["", figure(ratio), figure(move.cosine), f"{move.first_order:+.2e}", f"{move.actual:+.2e}"]

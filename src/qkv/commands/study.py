@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qkv.commands.arguments import at_least_zero, positive, whole
-from qkv.errors import many
+from qkv.words import many
 
 __all__ = ["configure", "run"]
 

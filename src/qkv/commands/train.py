@@ -65,6 +65,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     """Declare what describes a training, whether it is made or planned; returns the group of where and how."""
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="the text to train on")
+    _describe_model(parser)
+    _describe_text(parser)
+    budget = parser.add_argument_group("how long")
+    budget.add_argument("--steps", type=whole(), metavar="N", help="updates of the weights")
+    budget.add_argument("--minutes", type=positive, metavar="M", help="wall time of the whole command")
+    budget.add_argument(
+        "--until-loss", type=positive, metavar="X", help="stop at this validation loss, in nats per token"
+    )
+    return _describe_place(parser)
+
+
+def _describe_model(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to train")
     what.add_argument(
         "--task",
@@ -97,6 +109,9 @@ def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     what.add_argument(
         "--seed", type=whole(0), metavar="N", help="names every random draw: starts, batches, dropout (1)"
     )
+
+
+def _describe_text(parser: argparse.ArgumentParser) -> None:
     text = parser.add_argument_group("the text")
     text.add_argument("--val", metavar="FILE", help="validate on this text instead of a part of SOURCE")
     text.add_argument(
@@ -109,12 +124,9 @@ def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     text.add_argument("--vocab", type=whole(2), metavar="N", help="vocabulary size of a fitted tokenizer")
     text.add_argument("--text-column", metavar="NAME", help="the column of a table that holds the text")
     text.add_argument("--label-column", metavar="NAME", help="the column of a table that holds the label (classify)")
-    budget = parser.add_argument_group("how long")
-    budget.add_argument("--steps", type=whole(), metavar="N", help="updates of the weights")
-    budget.add_argument("--minutes", type=positive, metavar="M", help="wall time of the whole command")
-    budget.add_argument(
-        "--until-loss", type=positive, metavar="X", help="stop at this validation loss, in nats per token"
-    )
+
+
+def _describe_place(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     place = parser.add_argument_group("where and how")
     place.add_argument(
         "--watch",

@@ -25,9 +25,17 @@ from qkv.tokenizers.encoders import most_workers
 from qkv.tokenizers.fitting import FITTED_SAMPLE
 from qkv.tokenizers.lossy_charge import charge_nats
 from qkv.tokenizers.tokenizer import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
-from qkv.tokenizers.tokens import Tokens
+from qkv.tokenizers.tokens import Tokens, n_utf8
 
-__all__ = ["Corpus", "fitted_tokenizer", "joined_hash", "load_corpus", "measured_on"]
+__all__ = [
+    "DEFAULT_KIND",
+    "Corpus",
+    "fitted_tokenizer",
+    "is_file_of_tokenizer",
+    "joined_hash",
+    "load_corpus",
+    "measured_on",
+]
 
 DEFAULT_KIND = "bpe"
 
@@ -182,8 +190,7 @@ def measured_on(corpus: Corpus, n_bytes: int) -> Corpus:
     if both.val.n_bytes <= n_bytes:
         return corpus
     chunks = _first_bytes(both.val, n_bytes)
-    size = sum(len(chunk.text.encode("utf-8", "replace")) for chunk in chunks)
-    shorter = replace(both, val=Part(read=lambda: iter(chunks), n_bytes=size))
+    shorter = replace(both, val=Part(read=lambda: iter(chunks), n_bytes=n_utf8(chunk.text for chunk in chunks)))
     val = tokenise(chunks, corpus.tokenizer, _end_mark(corpus.tokenizer) if both.many_documents else None)
     charge = None if corpus.charge_nats is None else _charge(corpus.tokenizer, shorter, False)
     return replace(corpus, val=val, charge_nats=charge, split=lambda: shorter)
@@ -215,6 +222,21 @@ def _reading(source: Source) -> tuple[str, str]:
     return source.kind, "" if source.kind == "folder" else source.note
 
 
+def is_file_of_tokenizer(config: DataConfig) -> bool:
+    """Whether the settings name a tokenizer that is read, and not a kind that is fitted.
+
+    Raises ConfigError for a name that is neither, and for a size of a vocabulary that is read.
+    """
+    kind = config.tokenizer or DEFAULT_KIND
+    if kind in KINDS:
+        return False
+    if not Path(kind).exists() and not any(mark in kind for mark in "/\\."):
+        raise ConfigError(f"{unknown('tokenizer', kind, KINDS)} (a file or folder that holds one will do as well)")
+    if config.vocab:
+        raise ConfigError(f"vocab has no effect on a tokenizer that is read ({kind!r}); leave it out")
+    return True
+
+
 def fitted_tokenizer(
     config: DataConfig,
     split: Callable[[], Split],
@@ -226,11 +248,7 @@ def fitted_tokenizer(
 ) -> Tokenizer:
     """The tokenizer that the settings name: read from files, from the cache, or fitted to the training part."""
     kind = config.tokenizer or DEFAULT_KIND
-    if kind not in KINDS:
-        if not Path(kind).exists() and not any(mark in kind for mark in "/\\."):
-            raise ConfigError(f"{unknown('tokenizer', kind, KINDS)} (a file or folder that holds one will do as well)")
-        if config.vocab:
-            raise ConfigError(f"vocab has no effect on a tokenizer that is read ({kind!r}); leave it out")
+    if is_file_of_tokenizer(config):
         return load_tokenizer(kind, specials=specials)  # grown by an end mark it would not fit its model any more
     name = f"tokenizers/{cache_key(source_key, kind, config.vocab, many, specials)}.json"
     kept = read_cached(cache, name)

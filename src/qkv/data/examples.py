@@ -21,7 +21,8 @@ from qkv.data.sources.source import Chunk
 from qkv.data.split import Part, Split, repeated
 from qkv.errors import SourceError
 from qkv.tokenizers.tokenizer import Tokenizer
-from qkv.tokenizers.tokens import Tokens, id_type
+from qkv.tokenizers.tokens import Tokens, n_utf8
+from qkv.words import some
 
 __all__ = ["Examples", "Labelled", "hold_out", "load_examples"]
 
@@ -85,7 +86,7 @@ class Examples:
 
     def describe(self) -> str:
         """One line: how many texts, of which classes."""
-        shown = ", ".join(self.classes[:6]) + (", ..." if len(self.classes) > 6 else "")
+        shown = some(self.classes, 6)
         return (
             f"{self.name}: {len(self.train):,} training and {len(self.val):,} validation texts of {len(self.classes)}"
             f" classes ({shown}); {self.rule}; {self.note}"
@@ -231,7 +232,7 @@ def _numbers(source: LabelledTexts, classes: tuple[str, ...], trained_on: str = 
     known = {name: i for i, name in enumerate(classes)}
     for i, label in enumerate(source.labels):
         if label not in known:
-            shown = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
+            shown = some(classes)
             where = f" in {trained_on!r}" if trained_on else ""
             raise SourceError(
                 f"{source.place(i)} has the label {label[:40]!r}, a class that training has not"
@@ -246,8 +247,7 @@ def _tokenizer(
     """Fitted to the training texts, or read."""
 
     def split() -> Split:
-        n_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
-        part = Part(read=lambda: (Chunk(text, True) for text in texts), n_bytes=n_bytes)
+        part = Part(read=lambda: (Chunk(text, True) for text in texts), n_bytes=n_utf8(texts))
         return Split(train=part, val=part, rule="", many_documents=False)
 
     return fitted_tokenizer(config, split, digest, False, specials, cache, told)
@@ -260,10 +260,5 @@ def _labelled(texts: list[str], classes: np.ndarray, tokenizer: Tokenizer) -> La
     if empty.any():
         places = np.cumsum(lengths)[empty]
         ids, lengths = np.insert(ids, places, tokenizer.unknown_id or 0), np.maximum(lengths, 1)
-    n_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    n_unknown = 0 if tokenizer.unknown_id is None else int((ids == tokenizer.unknown_id).sum())
-    ids = ids.astype(id_type(tokenizer.d_vocab))
-    return Labelled(
-        tokens=Tokens(ids=ids, offsets=offsets, n_bytes=n_bytes, n_unknown=n_unknown), classes=classes, texts=texts
-    )
+    tokens = Tokens.of(ids, lengths, texts, tokenizer.d_vocab, tokenizer.unknown_id)
+    return Labelled(tokens=tokens, classes=classes, texts=texts)

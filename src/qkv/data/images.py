@@ -8,11 +8,9 @@ What is read is held whole, as bytes, all of one size. Nothing is downloaded, gu
 fit is said in one sentence.
 """
 
-import gzip
 import hashlib
 import math
 import re
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +20,10 @@ import numpy as np
 from qkv.data.config import ImageOptions
 from qkv.data.sources.image_files import CLASS_SUFFIXES, class_folders, listed, read_classes
 from qkv.data.sources.published import Role, role_of
+from qkv.data.sources.reading import binary_file
 from qkv.data.split import repeated
 from qkv.errors import SourceError
-from qkv.signatures import refuse_pointer
+from qkv.words import plural, some
 
 __all__ = ["ImageSet", "Images", "holds_images", "is_idx_name", "load_images", "read_idx"]
 
@@ -296,27 +295,23 @@ def read_idx(path: Path, dimensions: tuple[int, ...]) -> np.ndarray:
     Raises SourceError where it is no IDX file of bytes, has another number of dimensions than one of `dimensions`, or
     is longer or shorter than its header says.
     """
-    refuse_pointer(path)
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            head = file.read(4)
-            if len(head) < 4 or head[:2] != b"\0\0":
-                raise SourceError(f"{str(path)!r} is no IDX file: it does not begin with two zero bytes")
-            if head[2] != _UBYTE:
-                raise SourceError(f"{str(path)!r} holds values of type {head[2]:#04x}; expected unsigned bytes (0x08)")
-            if head[3] not in dimensions:
-                expected = " or ".join(map(str, dimensions))
-                raise SourceError(f"{str(path)!r} has {head[3]} dimensions; expected {expected}")
-            sizes = file.read(4 * head[3])
-            shape = tuple(int(n) for n in np.frombuffer(sizes[: len(sizes) // 4 * 4], ">i4"))
-            if len(shape) < head[3]:
-                raise SourceError(f"{str(path)!r} is cut off inside its header")
-            if min(shape) < 0:
-                raise SourceError(f"{str(path)!r} is no IDX file: its header says sizes of {shape}")
-            expected = math.prod(shape)
-            data = file.read(min(expected + 1, path.stat().st_size * _MOST_DEFLATED))
-    except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"{str(path)!r} cannot be read, it may be cut off: {error}") from None
+    with binary_file(path) as file:
+        head = file.read(4)
+        if len(head) < 4 or head[:2] != b"\0\0":
+            raise SourceError(f"{str(path)!r} is no IDX file: it does not begin with two zero bytes")
+        if head[2] != _UBYTE:
+            raise SourceError(f"{str(path)!r} holds values of type {head[2]:#04x}; expected unsigned bytes (0x08)")
+        if head[3] not in dimensions:
+            expected = " or ".join(map(str, dimensions))
+            raise SourceError(f"{str(path)!r} has {head[3]} dimensions; expected {expected}")
+        sizes = file.read(4 * head[3])
+        shape = tuple(int(n) for n in np.frombuffer(sizes[: len(sizes) // 4 * 4], ">i4"))
+        if len(shape) < head[3]:
+            raise SourceError(f"{str(path)!r} is cut off inside its header")
+        if min(shape) < 0:
+            raise SourceError(f"{str(path)!r} is no IDX file: its header says sizes of {shape}")
+        expected = math.prod(shape)
+        data = file.read(min(expected + 1, path.stat().st_size * _MOST_DEFLATED))
     if len(data) != expected:
         held = "more than" if len(data) > expected else f"{len(data):,} of"
         size = " x ".join(map(str, shape))
@@ -351,12 +346,12 @@ def _indices(names: np.ndarray, classes: np.ndarray, where: str) -> np.ndarray:
 
 
 def _some(classes: np.ndarray) -> str:
-    return ", ".join(map(str, classes[:12])) + (", ..." if len(classes) > 12 else "")
+    return some([str(name) for name in classes])
 
 
 def _sized(shape: tuple[int, ...]) -> str:
     """Of images [n, channels, height, width]: `28 x 28 in 1 channel`."""
-    return f"{shape[3]} x {shape[2]} in {shape[1]} channel{'s' * (shape[1] > 1)}"
+    return f"{shape[3]} x {shape[2]} in {shape[1]} {plural(shape[1], 'channel')}"
 
 
 def _same_shape(train: np.ndarray, val: np.ndarray, where: str) -> None:

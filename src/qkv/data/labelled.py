@@ -18,8 +18,9 @@ from qkv.data.sources.published import Published, given_inside, published
 from qkv.data.sources.reading import examine, read_text, sniff
 from qkv.data.sources.source import files_below, source_name
 from qkv.data.sources.tables import TableFormat, columns_of, is_table, numbered_rows, table_format
-from qkv.errors import SourceError, many, missing_file, nearest
+from qkv.errors import SourceError, missing_file, nearest
 from qkv.tokenizers.encoding import whole_characters
+from qkv.words import many
 
 __all__ = ["LabelledTexts", "check_classes", "class_order", "read_labelled"]
 

@@ -9,20 +9,22 @@ in front, so that a word has one token wherever it stands.
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from qkv.data.config import DataConfig
+from qkv.data.corpus import DEFAULT_KIND, is_file_of_tokenizer
 from qkv.data.sources.reading import examine, read_text
 from qkv.data.sources.source import Chunk, Source, source_name, whole_documents
-from qkv.data.split import Split, repeated, split_source
-from qkv.errors import ConfigError, SourceError, missing_file, unknown
+from qkv.data.split import Part, Split, repeated, split_source
+from qkv.errors import SourceError, missing_file
 from qkv.tokenizers.fitting import FITTED_SAMPLE
-from qkv.tokenizers.tokenizer import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
-from qkv.tokenizers.tokens import Tokens, id_type
+from qkv.tokenizers.tokenizer import Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
+from qkv.tokenizers.tokens import Tokens, n_utf8
+from qkv.words import plural
 
 __all__ = [
     "ARROW",
@@ -65,14 +67,6 @@ class Pairs:
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of each source and each target, end tokens included: int64 [n_pairs] twice."""
         return np.diff(self.source.offsets), np.diff(self.target.offsets)
-
-    def within(self, n_ctx: int) -> "Pairs":
-        """The pairs of which neither side has more than n_ctx tokens."""
-        source, target = self.lengths()
-        keep = np.flatnonzero((source <= n_ctx) & (target <= n_ctx))
-        if len(keep) == len(self):
-            return self
-        return Pairs(source=_chosen(self.source, keep), target=_chosen(self.target, keep))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,7 +172,7 @@ def load_pairs(config: DataConfig) -> PairCorpus:
     tokenizer = _tokenizer(config, train)
     revision = split().revision
     empty, known = train_empty + held_empty, set(train) if config.val else set()
-    notes = [f"{empty} pair{'s' * (empty != 1)} with an empty side left out"] if empty else []
+    notes = [f"{empty} {plural(empty, 'pair')} with an empty side left out"] if empty else []
     notes.append(repeated(sum(pair in known for pair in held), len(held), "validation pairs"))
     return PairCorpus(
         name=source.name,
@@ -259,10 +253,10 @@ def _file_lines(path: Path) -> Iterator[str]:
         yield rest.removesuffix("\r")
 
 
-def _lines(part: "object") -> tuple[list[tuple[str, str]], int]:
+def _lines(part: Part) -> tuple[list[tuple[str, str]], int]:
     """(pairs with both sides filled, how many were left out)."""
     found, empty = [], 0
-    for document in whole_documents(part.read()):  # type: ignore[attr-defined]
+    for document in whole_documents(part.read()):
         left, _, right = document.partition("\n")
         if left.strip() and right.strip():
             found.append((line_of(left), line_of(right)))
@@ -273,41 +267,21 @@ def _lines(part: "object") -> tuple[list[tuple[str, str]], int]:
 
 def _tokenizer(config: DataConfig, train: list[tuple[str, str]]) -> Tokenizer:
     """The shared tokenizer: read from a file, or fitted to both sides."""
-    kind = config.tokenizer or "bpe"
-    if kind not in KINDS:
-        if not Path(kind).exists() and not any(mark in kind for mark in "/\\."):
-            raise ConfigError(f"{unknown('tokenizer', kind, KINDS)} (a file or folder that holds one will do as well)")
-        if config.vocab:
-            raise ConfigError(f"vocab has no effect on a tokenizer that is read ({kind!r}); leave it out")
+    kind = config.tokenizer or DEFAULT_KIND
+    if is_file_of_tokenizer(config):
         return load_tokenizer(kind, end=True)
-    n_bytes = sum(len(side.encode("utf-8", "replace")) + 1 for pair in train for side in pair)
+    n_bytes = n_utf8(side for pair in train for side in pair) + 2 * len(train)
     step = max(1, -(-n_bytes // FITTED_SAMPLE))
     texts = (" " + side for pair in train[::step] for side in pair)
     return fit_tokenizer(kind, texts, config.vocab or vocabulary_law(kind, n_bytes), end=True)
 
 
 def _tokens(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Pairs:
-    sides = []
-    for side, cutter in zip(zip(*pairs, strict=True), (tokenizer.of_source, tokenizer), strict=True):
-        ids, lengths = encode_lines(cutter, list(side))
-        unknown_id = tokenizer.unknown_id
-        sides.append(
-            Tokens(
-                ids=ids.astype(id_type(tokenizer.d_vocab)),
-                offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-                n_bytes=sum(len(line.encode("utf-8", "replace")) for line in side),
-                n_unknown=0 if unknown_id is None else int((ids == unknown_id).sum()),
-            )
-        )
-    return Pairs(source=sides[0], target=sides[1])
-
-
-def _chosen(tokens: Tokens, numbers: np.ndarray) -> Tokens:
-    """Some of the documents; bytes are shared out by tokens."""
-    documents = [tokens.document(int(i)) for i in numbers]
-    ids = np.concatenate(documents) if documents else tokens.ids[:0]
-    offsets = np.concatenate([[0], np.cumsum([len(d) for d in documents])]).astype(np.int64)
-    return replace(tokens, ids=ids, offsets=offsets, n_bytes=round(tokens.n_bytes * len(ids) / max(1, len(tokens))))
+    source, target = (
+        Tokens.of(*encode_lines(cutter, list(side)), side, tokenizer.d_vocab, tokenizer.unknown_id)
+        for side, cutter in zip(zip(*pairs, strict=True), (tokenizer.of_source, tokenizer), strict=True)
+    )
+    return Pairs(source=source, target=target)
 
 
 def _digest(*parts: str) -> str:

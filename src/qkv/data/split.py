@@ -22,6 +22,7 @@ from qkv.data.dedup import Sketches, group_copies, sketch
 from qkv.data.sources.reading import character_start
 from qkv.data.sources.source import Chunk, Source, text_chunks
 from qkv.errors import SourceError
+from qkv.tokenizers.tokens import n_utf8
 
 __all__ = ["MOST_VAL_BYTES", "Part", "Split", "repeated", "split_source"]
 
@@ -153,7 +154,7 @@ def _survey(source: Source) -> _Survey:
             if not n_chars:
                 head = text[: 1 << 17]
             n_chars += len(text)
-            n_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+            n_bytes += n_utf8((text,))
             if ends:
                 sizes.extend((n_bytes, n_chars))
                 heads.append(head)

@@ -5,19 +5,17 @@ that line; then, for each word, its bytes, a space and `width` little-endian flo
 `.kv` and `.model` files are refused.
 """
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from io import BufferedIOBase
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
+from qkv.data.sources.reading import binary_file
 from qkv.errors import SourceError
-from qkv.signatures import refuse_pointer
 
 __all__ = ["SUFFIXES", "Vectors", "holds_vectors", "is_vector_file", "read_vectors", "shared"]
 
@@ -81,9 +79,9 @@ def holds_vectors(path: Path) -> bool:
     if not (is_vector_file(path) and path.is_file()):
         return False
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with binary_file(path) as file:
             head = file.read(_LONGEST_WORD).partition(b"\n")[0].decode("utf-8", errors="replace")
-    except (OSError, EOFError, zlib.error):
+    except SourceError:
         return False
     word, *numbers = head.removeprefix("\ufeff").rstrip().split(" ")
     if len(numbers) == 1 and _COUNT.fullmatch(word):
@@ -98,16 +96,10 @@ def read_vectors(path: Path) -> Vectors:
     too long.
     """
     binary = path.name.removesuffix(".gz").endswith(".bin")
-    refuse_pointer(path)
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            words, values = _binary(file, path) if binary else _text(file, path)
-    except FileNotFoundError:
-        raise SourceError(
-            f"{str(path)!r} does not exist; expected a file of word vectors (.txt, .vec or .bin)"
-        ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"{str(path)!r} cannot be read, it may be cut off: {error}") from None
+    if not path.exists():
+        raise SourceError(f"{str(path)!r} does not exist; expected a file of word vectors (.txt, .vec or .bin)")
+    with binary_file(path) as file:
+        words, values = _binary(file, path) if binary else _text(file, path)
     if not np.isfinite(values).all():
         bad = words[int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])]
         raise SourceError(f"{str(path)!r}: the vector of {bad!r} is not finite")
@@ -116,7 +108,7 @@ def read_vectors(path: Path) -> Vectors:
     return Vectors(words=tuple(words[row] for row in kept), values=values[kept])
 
 
-def _text(file: BufferedIOBase, path: Path) -> tuple[list[str], np.ndarray]:
+def _text(file: BinaryIO, path: Path) -> tuple[list[str], np.ndarray]:
     words: list[str] = []
     rows: list[np.ndarray] = []
     told, width = -1, 0
@@ -149,7 +141,7 @@ def _text(file: BufferedIOBase, path: Path) -> tuple[list[str], np.ndarray]:
     return words, np.stack(rows)
 
 
-def _lines(file: BufferedIOBase, path: Path) -> Iterator[str]:
+def _lines(file: BinaryIO, path: Path) -> Iterator[str]:
     try:
         for line in file:
             yield line.decode("utf-8")
@@ -157,7 +149,7 @@ def _lines(file: BufferedIOBase, path: Path) -> Iterator[str]:
         raise SourceError(f"{str(path)!r} is no UTF-8 text; a binary file's name has to end in .bin") from None
 
 
-def _binary(file: BufferedIOBase, path: Path) -> tuple[list[str], np.ndarray]:
+def _binary(file: BinaryIO, path: Path) -> tuple[list[str], np.ndarray]:
     head = file.readline(100).split()
     if len(head) != 2 or not all(_COUNT.fullmatch(part.decode("latin-1")) for part in head):
         raise SourceError(f"{str(path)!r} is no word2vec binary file: expected a first line 'count width'")

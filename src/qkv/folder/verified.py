@@ -148,6 +148,7 @@ def _trouble(run: RunFolder, path: Path) -> str:
 
     Raises DamagedFileError where that which vouches for it is damaged.
     """
+    why = ""
     for _ in range(_TRIES):
         if why := run.why_foreign(path):
             return f"it {why}"

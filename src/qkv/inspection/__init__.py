@@ -6,7 +6,7 @@ in `contextual`.
 
 from qkv.inspection.answers.reading import Answer, read
 from qkv.inspection.neighbours import Neighbour, Neighbours, nearest, neighbours
-from qkv.inspection.snapshots import stored
+from qkv.inspection.stored_run import stored
 from qkv.inspection.token_rows import RowStory, RowSummary, drifts, moved, row_story, summary
 
 __all__ = [

@@ -7,9 +7,10 @@ what the control moves is not what a model moves that learns nothing.
 
 import math
 
-from qkv.inspection.answers.answer import Evidence, number, percent
+from qkv.inspection.answers.answer import Evidence
 from qkv.tasks import Task
 from qkv.telemetry import NULL_ARM, Telemetry
+from qkv.words import number, percent
 
 __all__ = ["CONTROL", "described", "learned", "when"]
 

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.errors import UserError, many
+from qkv.errors import UserError
 from qkv.inspection.one_text import OneText, float64_copy
 from qkv.instruments.gradients import GradientPath, gradient_path
 from qkv.models.matrices import Catalogue, Part
 from qkv.models.zoo import LanguageModel
 from qkv.tasks.task import Task
+from qkv.words import many
 
 __all__ = ["BUYS", "Move", "OneStep", "OwnStep", "PartStep", "cosine", "one_step"]
 

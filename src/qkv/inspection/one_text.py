@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from torch import nn
 
-from qkv.errors import UserError, many
+from qkv.errors import UserError
 from qkv.models.blocks import Block
 from qkv.models.layout import Sizes
 from qkv.models.zoo import BlockStack
@@ -21,6 +21,7 @@ from qkv.tasks.task import Task
 from qkv.tasks.text import TextTask
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import Tokens
+from qkv.words import many
 
 __all__ = ["OneText", "blocks_of", "float64_copy", "one_text"]
 

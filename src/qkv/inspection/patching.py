@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.errors import UserError, many, unknown
+from qkv.errors import UserError, unknown
 from qkv.inspection.one_text import float64_copy
 from qkv.models.activations import parse_activation, replacer
 from qkv.models.layout import ModelConfig
@@ -31,6 +31,7 @@ from qkv.shapes import Float64, Int64, Num
 from qkv.tasks import Task
 from qkv.tasks.image import one_image
 from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.words import many
 
 __all__ = ["MIXER", "MLP", "STREAM", "Asked", "Patching", "asked", "named", "patch"]
 

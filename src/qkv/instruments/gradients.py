@@ -27,12 +27,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import many
 from qkv.models.attention import Hook
 from qkv.models.zoo import BlockStack, LanguageModel
 from qkv.shapes import Float, Int, UInt8
 from qkv.tasks.batch import Batch
-from qkv.tasks.task import Task
+from qkv.tasks.task import Objective
+from qkv.words import many
 
 __all__ = ["MIXED_PATHS", "PATHS", "GradientPath", "Instead", "Parts", "gradient_path", "shares"]
 
@@ -111,7 +111,7 @@ class GradientPath:
         return f"GradientPath(loss {self.loss:.3f}; {blocks}, {rows} of W_E; by sublayers crossed {crossed})"
 
 
-def gradient_path(model: LanguageModel, task: Task, batch: Batch) -> GradientPath:
+def gradient_path(model: LanguageModel, task: Objective, batch: Batch) -> GradientPath:
     """Follow the gradient of the mean loss of `batch` (nats per target) from the output down to the rows of W_E.
 
     `model` is a language model all of whose parameters require a gradient; nothing of it is changed, and no `.grad` is
@@ -240,7 +240,7 @@ def _n_sublayers(model: LanguageModel) -> int:
     return sum(1 + (block.mlp is not None and not block.parallel) for block in model.blocks)
 
 
-def _output_part(model: LanguageModel, task: Task, batch: Batch, h: Tensor, table: Tensor) -> Tensor:
+def _output_part(model: LanguageModel, task: Objective, batch: Batch, h: Tensor, table: Tensor) -> Tensor:
     """The gradient of a tied W_E as output matrix alone, its inputs held."""
     nats, n_targets = task.loss(Instead(model, hidden=h.detach()), batch)
     return torch.autograd.grad(nats / n_targets, table)[0]

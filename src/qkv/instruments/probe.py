@@ -24,7 +24,7 @@ from qkv.models.zoo import BlockStack, EncoderDecoder, EncoderDecoderLM
 from qkv.randomness import generator
 from qkv.shapes import Int64
 from qkv.tasks.batch import Batch
-from qkv.tasks.task import Data, Task
+from qkv.tasks.task import Data, Objective
 
 __all__ = ["INDUCTION", "Probe", "fixed_batch"]
 
@@ -36,7 +36,7 @@ BUCKETS = 33
 """Of examples that come in the order of their lengths, the middle one of this many batches is taken."""
 
 
-def fixed_batch(task: Task, corpus: Data, sizes: Sizes, n: int) -> Batch | None:
+def fixed_batch(task: Objective, corpus: Data, sizes: Sizes, n: int) -> Batch | None:
     """`n` windows of the validation data, the same at every call; None where there are none.
 
     Where batches are made of equal lengths (pairs) the first holds the shortest: one in the middle is taken instead.
@@ -113,7 +113,7 @@ class Probe:
     repeated: Int64[Tensor, "1 twice_period"] | None
 
     @staticmethod
-    def of(task: Task, corpus: Data | None, model: nn.Module, seed: int) -> "Probe | None":
+    def of(task: Objective, corpus: Data | None, model: nn.Module, seed: int) -> "Probe | None":
         """The probe of a training; None for a model without attention of the kind that is known here."""
         sizes, attentions = getattr(model, "sizes", None), _attentions(model)
         if corpus is None or sizes is None or not attentions or sizes.n_ctx < 2:

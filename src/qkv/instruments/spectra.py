@@ -182,19 +182,20 @@ def product_spectra(left: Blocks, right: Blocks, k: int = 0) -> tuple[np.ndarray
     """The same of the products left right^T of pairs of blocks, from any root of left's Gram matrix: its triangle, or
     where columns of left are dependent, its eigenvectors.
     """
-    root, basis = left.triangle, None
+    root, eigen = left.triangle, None
     if root.isnan().any():
         sizes, basis = left.eigen
         sizes = sizes.flip(-1).unsqueeze(-2)
-        root = basis * sizes
+        eigen, root = (sizes, basis), basis * sizes
     inner = root.mT @ right.gram @ root
     if not k:
         return roots(inner).cpu().numpy(), left.columns[..., :0]
     values, vectors = _eigh(inner)
     strongest = vectors[..., -k:].flip(-1)
-    if basis is None:
+    if eigen is None:
         inside = torch.linalg.solve_triangular(root.mT, strongest, upper=True)
     else:
+        sizes, basis = eigen
         inside = basis * torch.where(sizes > 1e-12 * sizes.amax(-1, keepdim=True), 1 / sizes, 0.0) @ strongest
     return values.cpu().numpy(), _normal(left.columns @ inside) * (values[..., :1] > 0)[..., None]
 

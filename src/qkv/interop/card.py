@@ -1,47 +1,50 @@
 """The model card of an export (README.md), from the run's own facts: nothing in it is made up or rounded up."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
-from qkv.errors import many
 from qkv.interop.exporting import Fit
+from qkv.jsontypes import JsonMapping
 from qkv.models.layout import ModelConfig
+from qkv.words import many
 
 __all__ = ["model_card", "what_it_reads"]
 
-_TASKS = {"CausalLM": "text-generation", "MaskedLM": "fill-mask", "ImageClassifier": "image-classification"}
-_TASKS |= {"EncoderDecoderLM": "translation"}
-_TASKS |= dict.fromkeys(("Classifier", "CausalClassifier"), "text-classification")
-_WHAT = {
-    "CausalLM": "predicts the next token",
-    "MaskedLM": "fills in hidden tokens",
-    "ImageClassifier": "names the class of an image",
-    "EncoderDecoderLM": "predicts the next token of a translation from its source",
-    "Classifier": "names the class of a text",
-    "CausalClassifier": "names the class of a text",
-}
-_UNIT = {
-    "CausalLM": "token",
-    "MaskedLM": "hidden token",
-    "ImageClassifier": "image",
-    "EncoderDecoderLM": "target token",
-    "Classifier": "text",
-    "CausalClassifier": "text",
+
+class _Words(NamedTuple):
+    """What a kind of model is called."""
+
+    pipeline: str
+    """By the hub."""
+    what: str
+    """Behind "a model that"."""
+    unit: str
+    """What its loss is counted in: nats per this."""
+
+
+_OF_TEXTS = _Words("text-classification", "names the class of a text", "text")
+_WORDS = {
+    "CausalLM": _Words("text-generation", "predicts the next token", "token"),
+    "MaskedLM": _Words("fill-mask", "fills in hidden tokens", "hidden token"),
+    "ImageClassifier": _Words("image-classification", "names the class of an image", "image"),
+    "EncoderDecoderLM": _Words(
+        "translation", "predicts the next token of a translation from its source", "target token"
+    ),
+    "Classifier": _OF_TEXTS,
+    "CausalClassifier": _OF_TEXTS,
 }
 
 
 def model_card(
-    name: str, config: ModelConfig, fit: Fit, manifest: Mapping[str, Any], summary: Mapping[str, Any], *, weights: str
+    name: str, config: ModelConfig, fit: Fit, manifest: JsonMapping, summary: JsonMapping, *, weights: str
 ) -> str:
     """The card of a run: what it is, how to load it, what it was trained on, how good it is and beside what."""
-    sizes = config.sizes
-    lines = ["---", "library_name: transformers", f"pipeline_tag: {_TASKS[config.kind]}", "tags:", "- qkv", "---", ""]
+    sizes, words = config.sizes, _WORDS[config.kind]
+    lines = ["---", "library_name: transformers", f"pipeline_tag: {words.pipeline}", "tags:", "- qkv", "---", ""]
     lines += [f"# {name}", ""]
     title = fit.family.title if fit.family else "its own"
-    what = _WHAT[config.kind]
     lines += [
-        f"A model that {what}: {summary.get('parameters', 0):,} parameters, {many(sizes.n_layers, 'layer')}, d_model"
-        f" {sizes.d_model}, {many(sizes.n_heads, 'head')}"
+        f"A model that {words.what}: {summary.get('parameters', 0):,} parameters, {many(sizes.n_layers, 'layer')},"
+        f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}"
         + (f" ({sizes.n_kv_heads} of keys and values)" if sizes.n_kv_heads != sizes.n_heads else "")
         + f", {what_it_reads(config)}. Its layout is {title}."
         + f" Made with qkv {manifest.get('versions', {}).get('qkv', '')}, {weights} weights.",
@@ -49,7 +52,7 @@ def model_card(
         *_loading(config, fit),
         "",
         *_training(manifest, summary, weights),
-        *_figures(summary, weights, _UNIT[config.kind]),
+        *_figures(summary, weights, words.unit),
     ]
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -85,7 +88,7 @@ def _loading(config: ModelConfig, fit: Fit) -> list[str]:
     ]
 
 
-def _training(manifest: Mapping[str, Any], summary: Mapping[str, Any], weights: str) -> list[str]:
+def _training(manifest: JsonMapping, summary: JsonMapping, weights: str) -> list[str]:
     if imported := manifest.get("imported"):
         return [f"It was imported from `{imported.get('folder', '')}` and not trained by qkv.", ""]
     data = manifest.get("data") or {}
@@ -108,7 +111,7 @@ def _training(manifest: Mapping[str, Any], summary: Mapping[str, Any], weights: 
     return [*lines, ""]
 
 
-def _figures(summary: Mapping[str, Any], weights: str, unit: str) -> list[str]:
+def _figures(summary: JsonMapping, weights: str, unit: str) -> list[str]:
     """The loss of these weights; of the last ones, where they are not the best, bits per byte were not taken."""
     best = weights == "best" or summary.get("best_step") == summary.get("steps")
     loss = summary.get("val_loss") if best else summary.get("last_val_loss")
@@ -125,5 +128,5 @@ def _figures(summary: Mapping[str, Any], weights: str, unit: str) -> list[str]:
     return [*lines, ""]
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -5,12 +5,10 @@ under our own names, with a small modelling file of ours beside it, and says so.
 for the same model; the folder appears whole or not at all.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -19,13 +17,13 @@ from qkv.folder.run_folder import check_place, write_atomically
 from qkv.folder.staging import check_elsewhere, staged
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
-from qkv.interop.folders import INDEX, SINGLE
-from qkv.interop.importing import MARKS, as_model, neutral, rows_of_model
-from qkv.interop.lines import as_line
+from qkv.interop.folders import INDEX, SINGLE, json_file
+from qkv.interop.importing import as_model, neutral, rows_of_model
 from qkv.interop.own import OWN_CLASSES, OWN_FILE, own_family, own_file, own_settings
 from qkv.interop.settings import Reading, read_config
+from qkv.interop.tokenizer_files import token_ids, tokenizer_files
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.models.layout import ModelConfig, Patches
-from qkv.tokenizers.sentencepiece import END, PAD, UNKNOWN, sentencepiece_files
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.tensorfile import streamed
 
@@ -36,8 +34,6 @@ LARGEST_FILE = 5_000_000_000
 
 _UNREADABLE = 1000
 """So many settings away is a family that cannot even read what would be written."""
-_TOKEN_NAMES = {"[PAD]": "pad_token", "[UNK]": "unk_token", "[CLS]": "cls_token", "[SEP]": "sep_token"}
-_TOKEN_NAMES |= {"[MASK]": "mask_token", "[END]": "eos_token"}
 
 
 @dataclass(frozen=True)
@@ -101,9 +97,9 @@ def _obstacles(family: Family, config: ModelConfig) -> list[str]:
     ]
 
 
-def _config_json(family: Family, config: ModelConfig) -> dict[str, Any]:
+def _config_json(family: Family, config: ModelConfig) -> JsonObject:
     """The settings of a config.json, without ids of tokens."""
-    out: dict[str, Any] = {"architectures": [family.architecture], "model_type": family.name, "dtype": "float32"}
+    out: JsonObject = {"architectures": [family.architecture], "model_type": family.name, "dtype": "float32"}
     for piece in family.pieces:
         piece.write(_bias_in_words(config), out)
     return out
@@ -122,7 +118,7 @@ def write_checkpoint(
     *,
     card: str,
     wanted: str = "",
-    marks: Mapping[str, Any] | None = None,
+    marks: JsonMapping | None = None,
     largest_file: int = LARGEST_FILE,
 ) -> Fit:
     """Write a model as a Hugging Face folder; returns the family that it was written as.
@@ -137,16 +133,16 @@ def write_checkpoint(
         settings, tensors = _config_json(fit.family, config), _tensors(fit.family, config, state)
     else:
         settings, tensors = own_settings(config), _tensors(own_family(config.kind), config, state)
-    ids = _no_tokens(config) | _token_ids(tokenizer, config) | dict(marks or {})
+    ids = token_ids(tokenizer, config) | dict(marks or {})
     settings |= {key: value for key, value in ids.items() if key not in settings}
     check_export(out)
     with staged(out) as folder:
-        _write_json(folder / "config.json", settings)
+        write_atomically(folder / "config.json", json_file(settings))
         _write_tensors(folder, tensors, largest_file)
         if config.patches is not None:
-            _write_json(folder / "preprocessor_config.json", _pixels(config.patches))
-        if tokenizer is not None:
-            _write_tokenizer(folder, tokenizer, config)
+            write_atomically(folder / "preprocessor_config.json", json_file(_pixels(config.patches)))
+        for name, data in tokenizer_files(tokenizer, config).items() if tokenizer is not None else ():
+            write_atomically(folder / name, data)
         if fit.family is None:
             write_atomically(folder / OWN_FILE, own_file())
         write_atomically(folder / "README.md", card.encode())
@@ -162,7 +158,7 @@ def _tensors(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -
     }
 
 
-def _pixels(patches: Patches) -> dict[str, Any]:
+def _pixels(patches: Patches) -> JsonObject:
     """How images become pixels, for AutoImageProcessor."""
     return {
         "image_processor_type": "ViTImageProcessor",
@@ -175,57 +171,6 @@ def _pixels(patches: Patches) -> dict[str, Any]:
         "image_mean": [patches.mean] * patches.channels,
         "image_std": [patches.std] * patches.channels,
     }
-
-
-def _no_tokens(config: ModelConfig) -> dict[str, None]:
-    """Null for each mark of a model that writes: for a key that is missing transformers takes Llama's ids or Marian's.
-
-    A text would end at the first token that happens to have such a number.
-    """
-    marks = {"CausalLM": MARKS[:3], "EncoderDecoderLM": MARKS}
-    return dict.fromkeys(marks.get(config.kind, ()))
-
-
-def _token_ids(tokenizer: Tokenizer | None, config: ModelConfig) -> dict[str, int]:
-    """The ids of a tokenizer's special tokens; a target of ours begins from its end token, unless it says another."""
-    names = {"[PAD]": "pad_token_id", "[END]": "eos_token_id"}
-    found = {key: tokenizer.special[name] for name, key in names.items() if tokenizer and name in tokenizer.special}
-    if config.kind == "EncoderDecoderLM":
-        end = found.get("eos_token_id", 0)
-        start = tokenizer.start if tokenizer and tokenizer.start is not None else end
-        return {"eos_token_id": end, "pad_token_id": end, "decoder_start_token_id": start} | found
-    return found
-
-
-def _write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
-    """tokenizer.json and what AutoTokenizer asks for; marks around a text only where the model learned them.
-
-    A line of a pair stands behind a space and ends with the end token, as `qkv.data.pairs` cuts it. One of two sides
-    becomes the files that it came from: transformers' class for it reads no tokenizer.json.
-    """
-    n_ctx = config.sizes.n_ctx
-    if tokenizer.source is not None:
-        for name, data in sentencepiece_files(tokenizer.source.hf, tokenizer.hf).items():
-            write_atomically(folder / name, data)
-        marks = {"eos_token": END, "unk_token": UNKNOWN} | ({"pad_token": PAD} if PAD in tokenizer.vocabulary else {})
-        about = {"tokenizer_class": "MarianTokenizer", "model_max_length": n_ctx, **marks}
-        return _write_json(folder / "tokenizer_config.json", about)
-    form = json.loads(tokenizer.to_json())
-    spelled = {i: token for token, i in tokenizer.vocabulary.items()}
-    if not tokenizer.framed and any(len(ids) for ids in tokenizer.frame):
-        form["post_processor"] = None
-    end, framed = tokenizer.end_id, any(len(ids) for ids in tokenizer.around)
-    if config.kind == "EncoderDecoderLM" and end is not None and not framed:
-        form |= as_line(form, spelled[end], end)
-    names = {key: spelled[tokenizer.special[ours]] for ours, key in _TOKEN_NAMES.items() if ours in tokenizer.special}
-    if tokenizer.framed and len(tokenizer.frame[0]) and "bos_token" not in names:
-        names["bos_token"] = spelled[int(tokenizer.frame[0][0])]
-    if config.kind not in ("CausalLM", "MaskedLM"):  # several texts at a time are filled up with something
-        filler = names.get("eos_token") or names.get("unk_token")
-        names |= {"pad_token": filler} if filler and "pad_token" not in names else {}
-    write_atomically(folder / "tokenizer.json", json.dumps(form, ensure_ascii=False).encode())
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, **names}
-    _write_json(folder / "tokenizer_config.json", about | {"clean_up_tokenization_spaces": False})
 
 
 def _write_tensors(folder: Path, tensors: Mapping[str, Tensor], largest: int) -> None:
@@ -247,11 +192,7 @@ def _write_tensors(folder: Path, tensors: Mapping[str, Tensor], largest: int) ->
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         write_atomically(folder / file, streamed(shard))
         where |= dict.fromkeys(shard, file)
-    _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    write_atomically(folder / INDEX, json_file({"metadata": {"total_size": total}, "weight_map": where}))
 
 
 def check_export(out: Path) -> None:

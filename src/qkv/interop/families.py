@@ -1,18 +1,489 @@
 """The name map of every family of checkpoints: its configuration and its tensors, read in both directions.
 
-One family is one entry of `FAMILIES`. Addresses, shapes and what a layout can be are ours (`qkv.models`); names are
-those of Hugging Face `transformers`. Rotary positions pair coordinate i with i + d/2 in both, so W_Q and W_K are copied
-as they are; only weights in Meta's original Llama format pair neighbours, and those are not read here.
+One family is one entry of `FAMILIES`: decoders (GPT-2, Llama, Mistral, Qwen, GPT-NeoX), encoders (BERT, RoBERTa,
+DistilBERT, ViT) and encoder-decoders (Marian). Addresses, shapes and what a layout can be are ours (`qkv.models`);
+names are those of Hugging Face `transformers`. Rotary positions pair coordinate i with i + d/2 in both, so W_Q and W_K
+are copied as they are; only weights in Meta's original Llama format pair neighbours, and those are not read here.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from qkv.interop.decoders import GPT2, LLAMA, MISTRAL, NEOX, QWEN2, QWEN3
-from qkv.interop.encoders import BERT, DISTILBERT, ROBERTA, VIT
-from qkv.interop.family import Family
-from qkv.interop.translators import MARIAN
+from qkv.interop.family import ACTS, PLAIN, TABLE, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
+from qkv.interop.name_map import BESIDE, ONE, TRANSPOSED, After, Interleaved, PatchForm, Row
+from qkv.interop.settings import YES_NO, Always, Dropout, ImageSize, Labels, Piece, Rope, Setting, Window
+from qkv.models.layout import ModelConfig
 
 __all__ = ["FAMILIES"]
+
+
+# GPT-2
+
+
+def _gpt2_rows(config: ModelConfig) -> list[Row]:
+    block = "transformer.h.{L}."
+    return [
+        row("transformer.wte.weight", "W_E"),
+        row("transformer.wpe.weight", "W_pos"),
+        *norm(f"{block}ln_1", "L{L}.norm1"),
+        row(f"{block}attn.c_attn.weight", "L{L}.W_Q", "L{L}.W_K", "L{L}.W_V", form=BESIDE),
+        row(f"{block}attn.c_attn.bias", "L{L}.b_Q", "L{L}.b_K", "L{L}.b_V", form=BESIDE),
+        row(f"{block}attn.c_proj.weight", "L{L}.W_O"),
+        row(f"{block}attn.c_proj.bias", "L{L}.b_O"),
+        *norm(f"{block}ln_2", "L{L}.norm2"),
+        row(f"{block}mlp.c_fc.weight", "L{L}.W_in"),
+        row(f"{block}mlp.c_fc.bias", "L{L}.b_in"),
+        row(f"{block}mlp.c_proj.weight", "L{L}.W_out"),
+        row(f"{block}mlp.c_proj.bias", "L{L}.b_out"),
+        *norm("transformer.ln_f", "norm_f"),
+        TABLE,
+    ]
+
+
+GPT2 = Family(
+    name="gpt2",
+    title="GPT-2",
+    kind="CausalLM",
+    preset="gpt2",
+    architecture="GPT2LMHeadModel",
+    also=("GPT2Model",),
+    auto="AutoModelForCausalLM",
+    base="transformer.",
+    pieces=(
+        Setting("vocab_size", "sizes.d_vocab", 50257),
+        Setting("n_positions", "sizes.n_ctx", 1024),
+        Setting("n_embd", "sizes.d_model", 768),
+        Setting("n_layer", "sizes.n_layers", 12),
+        Setting("n_head", "sizes.n_heads", 12),
+        Setting("n_inner", "sizes.d_mlp", None),
+        Setting("activation_function", "layout.mlp", "gelu_new", ACTS[1:2] + ACTS[:1] + ACTS[2:]),
+        Setting("layer_norm_epsilon", "layout.norm_eps", 1e-5),
+        Setting("scale_attn_weights", "layout.scale", True, YES_NO),
+        TIED_USUALLY,
+        Dropout(("resid_pdrop", "embd_pdrop"), ("attn_pdrop",), 0.1),
+        Always("scale_attn_by_inverse_layer_idx", False),
+        *idle(n_special=0),
+        Always("predict_special_tokens", True, also=(False,), written=False),
+        Always("reorder_and_upcast_attn", False, also=(True,)),  # the same product in float32: the model is float32
+        *PLAIN,
+    ),
+    layout={"positions": "learned", "norm": "layer", "bias": True, "start": "gpt2"},
+    rows=_gpt2_rows,
+    buffers=("*.attn.bias", "*.attn.masked_bias"),
+    even_heads=True,
+)
+
+
+# Llama, Mistral, Qwen2, Qwen3
+
+
+def _gated_rows(config: ModelConfig) -> list[Row]:
+    block = "model.layers.{L}."
+    return [
+        row("model.embed_tokens.weight", "W_E"),
+        *norm(f"{block}input_layernorm", "L{L}.norm1"),
+        *attention(f"{block}self_attn.", "q_proj k_proj v_proj o_proj"),
+        row(f"{block}self_attn.q_norm.weight", "L{L}.qnorm.gain"),
+        row(f"{block}self_attn.k_norm.weight", "L{L}.knorm.gain"),
+        *norm(f"{block}post_attention_layernorm", "L{L}.norm2"),
+        *linear(f"{block}mlp.gate_proj", "L{L}.W_gate"),
+        *linear(f"{block}mlp.up_proj", "L{L}.W_in"),
+        *linear(f"{block}mlp.down_proj", "L{L}.W_out"),
+        *norm("model.norm", "norm_f"),
+        TABLE,
+    ]
+
+
+def _gated(name: str, title: str, *pieces: Piece, even_heads: bool = False, **layout: bool | str) -> Family:
+    """A family of the layout of Llama: RMSNorm before each sublayer, rotary positions, SwiGLU."""
+    return Family(
+        name=name,
+        title=title,
+        kind="CausalLM",
+        preset="llama",
+        architecture=f"{title.replace('.', '')}ForCausalLM",
+        also=(f"{title}Model",),
+        auto="AutoModelForCausalLM",
+        base="model.",
+        pieces=(
+            Setting("vocab_size", "sizes.d_vocab", 32000),
+            Setting("hidden_size", "sizes.d_model", 4096),
+            Setting("intermediate_size", "sizes.d_mlp", 11008),
+            Setting("num_hidden_layers", "sizes.n_layers", 32),
+            Setting("num_attention_heads", "sizes.n_heads", 32),
+            Setting("num_key_value_heads", "sizes.n_kv_heads", None),
+            Setting("max_position_embeddings", "sizes.n_ctx", 2048),
+            Setting("rms_norm_eps", "layout.norm_eps", 1e-6),
+            Always("hidden_act", "silu", also=("swish",)),
+            TIED,
+            Dropout((), ("attention_dropout",)),
+            *pieces,
+            Rope(),
+            *PLAIN,
+        ),
+        layout={"positions": "rotary", "norm": "rms", "mlp": "swiglu", "start": "normal"} | layout,
+        rows=_gated_rows,
+        buffers=("*.rotary_emb.inv_freq",),
+        even_heads=even_heads,
+    )
+
+
+_HEAD_DIM = Setting("head_dim", "sizes.d_head", None)
+_ATTENTION_BIAS = Setting("attention_bias", "layout.attention_bias", False, ((False, "same"), (True, "all")))
+LLAMA = _gated(
+    "llama",
+    "Llama",
+    _HEAD_DIM,
+    _ATTENTION_BIAS,
+    Always("mlp_bias", False),
+    *idle(is_llama_config=True, rope_interleaved=False, activation="swiglu"),
+    even_heads=True,
+)
+MISTRAL = _gated("mistral", "Mistral", _HEAD_DIM, Window())
+QWEN2 = _gated(
+    "qwen2",
+    "Qwen2",
+    Window("use_sliding_window"),
+    *idle(use_mrope=False),
+    attention_bias="qkv",
+    even_heads=True,
+)
+QWEN3 = _gated(
+    "qwen3",
+    "Qwen3",
+    Setting("head_dim", "sizes.d_head", 128),
+    _ATTENTION_BIAS,
+    Window("use_sliding_window"),
+    qk_norm=True,
+)
+
+
+# GPT-NeoX
+
+
+def _neox_rows(config: ModelConfig) -> list[Row]:
+    block, joined = "gpt_neox.layers.{L}.", Interleaved(config.sizes.d_head)
+    return [
+        row("gpt_neox.embed_in.weight", "W_E"),
+        *norm(f"{block}input_layernorm", "L{L}.norm1"),
+        row(f"{block}attention.query_key_value.weight", "L{L}.W_Q", "L{L}.W_K", "L{L}.W_V", form=joined),
+        row(f"{block}attention.query_key_value.bias", "L{L}.b_Q", "L{L}.b_K", "L{L}.b_V", form=joined),
+        *linear(f"{block}attention.dense", "L{L}.W_O", "L{L}.b_O"),
+        *norm(f"{block}post_attention_layernorm", "L{L}.norm2"),
+        *mlp(f"{block}mlp.", "dense_h_to_4h dense_4h_to_h"),
+        *norm("gpt_neox.final_layer_norm", "norm_f"),
+        row("embed_out.weight", "W_U", form=TRANSPOSED),
+        replace(row("lm_head.weight", "W_U", form=TRANSPOSED), alias=True),  # its name in a live model since version 5
+    ]
+
+
+NEOX = Family(
+    name="gpt_neox",
+    title="GPT-NeoX",
+    kind="CausalLM",
+    preset="gpt2",
+    architecture="GPTNeoXForCausalLM",
+    also=("GPTNeoXModel",),
+    auto="AutoModelForCausalLM",
+    base="gpt_neox.",
+    pieces=(
+        Setting("vocab_size", "sizes.d_vocab", 50432),
+        Setting("hidden_size", "sizes.d_model", 6144),
+        Setting("intermediate_size", "sizes.d_mlp", 24576),
+        Setting("num_hidden_layers", "sizes.n_layers", 44),
+        Setting("num_attention_heads", "sizes.n_heads", 64),
+        Setting("max_position_embeddings", "sizes.n_ctx", 2048),
+        Setting("layer_norm_eps", "layout.norm_eps", 1e-5),
+        Setting("hidden_act", "layout.mlp", "gelu", ACTS),
+        Setting("use_parallel_residual", "layout.parallel", True, YES_NO),
+        Setting("attention_bias", "layout.attention_bias", True, ((True, "same"), (False, "none"))),
+        TIED,
+        Dropout(("hidden_dropout",), ("attention_dropout",)),
+        Rope("rotary_emb_base", "rotary_pct", share=0.25, shares=True, again=("rope_theta", "partial_rotary_factor")),
+        *idle(attention_probs_dropout_prob=0, hidden_dropout_prob=0),
+        *PLAIN,
+    ),
+    layout={"positions": "rotary", "norm": "layer", "bias": True, "start": "gpt2"},
+    rows=_neox_rows,
+    buffers=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
+    even_heads=True,
+)
+
+
+# BERT, RoBERTa, DistilBERT
+
+
+def _bert_body(base: str) -> list[Row]:
+    block = f"{base}encoder.layer.{{L}}."
+    return [
+        row(f"{base}embeddings.word_embeddings.weight", "W_E"),
+        row(f"{base}embeddings.token_type_embeddings.weight", "W_type"),
+        *norm(f"{base}embeddings.LayerNorm", "norm_e"),
+        *attention(f"{block}attention.", "self.query self.key self.value output.dense"),
+        *norm(f"{block}attention.output.LayerNorm", "L{L}.norm1"),
+        *mlp(block, "intermediate.dense output.dense"),
+        *norm(f"{block}output.LayerNorm", "L{L}.norm2"),
+    ]
+
+
+def _bert_rows(config: ModelConfig) -> list[Row]:
+    head = "cls.predictions."
+    return [
+        *_bert_body("bert."),
+        row("bert.embeddings.position_embeddings.weight", "W_pos"),
+        *linear(f"{head}transform.dense", "W_transform", "b_transform"),
+        *norm(f"{head}transform.LayerNorm", "norm_u"),
+        row(f"{head}decoder.weight", "W_U", form=TRANSPOSED),
+        row(f"{head}decoder.bias", "b_U"),
+        row(f"{head}bias", "b_U", copy=not config.layout.tied),  # transformers reads it where W_U is tied only
+    ]
+
+
+def _roberta_rows(config: ModelConfig) -> list[Row]:
+    return [
+        *_bert_body("roberta."),
+        row("roberta.embeddings.position_embeddings.weight", "W_pos", form=After(_ROBERTA_FIRST)),
+        *linear("lm_head.dense", "W_transform", "b_transform"),
+        *norm("lm_head.layer_norm", "norm_u"),
+        row("lm_head.decoder.weight", "W_U", form=TRANSPOSED),
+        row("lm_head.decoder.bias", "b_U"),
+        row("lm_head.bias", "b_U", copy=not config.layout.tied),
+    ]
+
+
+def _distilbert_rows(config: ModelConfig) -> list[Row]:
+    block = "distilbert.transformer.layer.{L}."
+    return [
+        row("distilbert.embeddings.word_embeddings.weight", "W_E"),
+        row("distilbert.embeddings.position_embeddings.weight", "W_pos"),
+        *norm("distilbert.embeddings.LayerNorm", "norm_e"),
+        *attention(f"{block}attention.", "q_lin k_lin v_lin out_lin"),
+        *norm(f"{block}sa_layer_norm", "L{L}.norm1"),
+        *mlp(f"{block}ffn.", "lin1 lin2"),
+        *norm(f"{block}output_layer_norm", "L{L}.norm2"),
+        *linear("vocab_transform", "W_transform", "b_transform"),
+        *norm("vocab_layer_norm", "norm_u"),
+        *linear("vocab_projector", "W_U", "b_U"),
+    ]
+
+
+_ROBERTA_FIRST = 2
+"""RoBERTa counts positions from the padding token's id and one: rows 0 and 1 are no position of a text."""
+
+_BOTH_SIDES = {
+    "positions": "learned",
+    "norm": "layer",
+    "norm_place": "post",
+    "norm_e": True,
+    "bias": True,
+    "head_transform": True,
+    "start": "bert",
+}
+
+
+def _bert_pieces(*pieces: Piece) -> tuple[Piece, ...]:
+    return (
+        Setting("vocab_size", "sizes.d_vocab", 30522),
+        Setting("hidden_size", "sizes.d_model", 768),
+        Setting("num_hidden_layers", "sizes.n_layers", 12),
+        Setting("num_attention_heads", "sizes.n_heads", 12),
+        Setting("intermediate_size", "sizes.d_mlp", 3072),
+        Setting("type_vocab_size", "sizes.n_types", 2, least=1),  # every token has one
+        Setting("layer_norm_eps", "layout.norm_eps", 1e-12),
+        TIED_USUALLY,
+        Dropout(("hidden_dropout_prob",), ("attention_probs_dropout_prob",), 0.1),
+        Always("position_embedding_type", "absolute"),
+        *pieces,
+        *PLAIN,
+    )
+
+
+_POOLER = "the pooler of the first token"
+BERT = Family(
+    name="bert",
+    title="BERT",
+    kind="MaskedLM",
+    preset="bert",
+    architecture="BertForMaskedLM",
+    also=("BertForPreTraining",),
+    auto="AutoModelForMaskedLM",
+    base="bert.",
+    pieces=_bert_pieces(
+        Setting("max_position_embeddings", "sizes.n_ctx", 512), Setting("hidden_act", "layout.mlp", "gelu", ACTS)
+    ),
+    layout=_BOTH_SIDES,
+    rows=_bert_rows,
+    buffers=("*.embeddings.position_ids",),
+    left_out={"bert.pooler.*": _POOLER, "cls.seq_relationship.*": "the next-sentence head"},
+    frame=("[CLS]", "[SEP]"),
+    even_heads=True,
+)
+ROBERTA = Family(
+    name="roberta",
+    title="RoBERTa",
+    kind="MaskedLM",
+    preset="bert",
+    architecture="RobertaForMaskedLM",
+    auto="AutoModelForMaskedLM",
+    base="roberta.",
+    pieces=_bert_pieces(
+        Setting("max_position_embeddings", "sizes.n_ctx", 512, plus=_ROBERTA_FIRST),
+        Setting("hidden_act", "layout.mlp", "gelu", ACTS[:1]),
+        Always("pad_token_id", _ROBERTA_FIRST - 1),
+    ),
+    layout=_BOTH_SIDES,
+    rows=_roberta_rows,
+    buffers=("*.embeddings.position_ids",),
+    left_out={"roberta.pooler.*": _POOLER},
+    frame=("<s>", "</s>"),
+    even_heads=True,
+)
+DISTILBERT = Family(
+    name="distilbert",
+    title="DistilBERT",
+    kind="MaskedLM",
+    preset="bert",
+    architecture="DistilBertForMaskedLM",
+    auto="AutoModelForMaskedLM",
+    base="distilbert.",
+    pieces=(
+        Setting("vocab_size", "sizes.d_vocab", 30522),
+        Setting("max_position_embeddings", "sizes.n_ctx", 512),
+        Setting("dim", "sizes.d_model", 768),
+        Setting("hidden_dim", "sizes.d_mlp", 3072),
+        Setting("n_layers", "sizes.n_layers", 6),
+        Setting("n_heads", "sizes.n_heads", 12),
+        Setting("activation", "layout.mlp", "gelu", ACTS[:1] + ACTS[4:5]),
+        Always("sinusoidal_pos_embds", False, also=(True,)),  # the rows are in the file either way
+        Always("tie_weights_", True, written=False),
+        TIED_USUALLY,
+        Dropout(("dropout",), ("attention_dropout",), 0.1),
+        *PLAIN,
+    ),
+    layout=_BOTH_SIDES | {"norm_eps": 1e-12},
+    rows=_distilbert_rows,
+    buffers=("*.embeddings.position_ids",),
+    frame=("[CLS]", "[SEP]"),
+    even_heads=True,
+)
+
+# ViT
+
+
+def _vit_rows(config: ModelConfig) -> list[Row]:
+    assert config.patches is not None
+    cut = PatchForm(config.patches.channels, config.patches.patch)
+    rows = [
+        row("vit.embeddings.cls_token", "W_token", form=ONE),
+        row("vit.embeddings.position_embeddings", "W_pos", form=ONE),
+        row("vit.embeddings.patch_embeddings.projection.weight", "W_E", form=cut),
+        row("vit.embeddings.patch_embeddings.projection.bias", "b_E"),
+        *norm("vit.layernorm", "norm_f"),
+        *linear("classifier", "W_cls", "b_cls"),
+    ]
+    old = "attention.query attention.key attention.value output.dense", "intermediate.dense output.dense"
+    new = "q_proj k_proj v_proj o_proj", "mlp.fc1 mlp.fc2"  # since version 5 of transformers
+    for block, (heads, ways), alias in (("vit.encoder.layer.{L}.", old, False), ("vit.layers.{L}.", new, True)):
+        named = attention(f"{block}attention.", heads) + mlp(block, ways)
+        named += norm(f"{block}layernorm_before", "L{L}.norm1") + norm(f"{block}layernorm_after", "L{L}.norm2")
+        rows += [replace(row, alias=alias) for row in named]
+    return rows
+
+
+VIT = Family(
+    name="vit",
+    title="ViT",
+    kind="ImageClassifier",
+    preset="gpt2",
+    architecture="ViTForImageClassification",
+    auto="AutoModelForImageClassification",
+    base="vit.",
+    pieces=(
+        Setting("hidden_size", "sizes.d_model", 768),
+        Setting("num_hidden_layers", "sizes.n_layers", 12),
+        Setting("num_attention_heads", "sizes.n_heads", 12),
+        Setting("intermediate_size", "sizes.d_mlp", 3072),
+        Setting("hidden_act", "layout.mlp", "gelu", ACTS),
+        Setting("layer_norm_eps", "layout.norm_eps", 1e-12),
+        Setting("patch_size", "patches.patch", 16),
+        Setting("num_channels", "patches.channels", 3),
+        ImageSize(),
+        Labels(),
+        Always("qkv_bias", True),
+        Always("encoder_stride", 16, written=False, also=tuple(range(1, 257))),  # of another head
+        Always("pooler_output_size", None, written=False, also=tuple(range(1, 8193))),
+        Always("pooler_act", "tanh", written=False),
+        Dropout(("hidden_dropout_prob",), ("attention_probs_dropout_prob",)),
+        *PLAIN,
+    ),
+    layout={"positions": "learned", "norm": "layer", "bias": True, "tied": False, "pool": "class", "start": "bert"},
+    rows=_vit_rows,
+    left_out={"vit.pooler.*": _POOLER},
+    even_heads=True,
+)
+
+
+# Marian
+
+
+def _marian_rows(config: ModelConfig) -> list[Row]:
+    tied = config.layout.tied
+    rows = [row("model.shared.weight", "enc.W_E")] if tied else []
+    rows += [
+        replace(row("model.encoder.embed_tokens.weight", "enc.W_E"), alias=tied),
+        row("model.decoder.embed_tokens.weight", "dec.W_E"),
+        TABLE,
+        row("final_logits_bias", "b_U", form=ONE),
+    ]
+    for side, stem in (("enc", "model.encoder.layers.{L}."), ("dec", "model.decoder.layers.{L}.")):
+        here = f"{side}.L{{L}}."
+        names = "q_proj k_proj v_proj out_proj"
+        rows += attention(f"{stem}self_attn.", names, here) + norm(f"{stem}self_attn_layer_norm", f"{here}norm1")
+        if side == "dec":
+            rows += attention(f"{stem}encoder_attn.", names, f"{here}cross.")
+            rows += norm(f"{stem}encoder_attn_layer_norm", f"{here}norm_cross")
+        rows += mlp(stem, "fc1 fc2", here) + norm(f"{stem}final_layer_norm", f"{here}norm2")
+    return rows
+
+
+MARIAN = Family(
+    name="marian",
+    title="Marian",
+    kind="EncoderDecoderLM",
+    preset="vaswani",
+    architecture="MarianMTModel",
+    auto="AutoModelForSeq2SeqLM",
+    base="model.",
+    pieces=(
+        Setting("vocab_size", "sizes.d_vocab", 58101, again=("decoder_vocab_size",)),
+        Setting("max_position_embeddings", "sizes.n_ctx", 1024),
+        Setting("d_model", "sizes.d_model", 1024),
+        Setting("encoder_layers", "sizes.n_layers", 12, same=("decoder_layers",), again=("num_hidden_layers",)),
+        Setting("encoder_attention_heads", "sizes.n_heads", 16, same=("decoder_attention_heads",)),
+        Setting("encoder_ffn_dim", "sizes.d_mlp", 4096, same=("decoder_ffn_dim",)),
+        Setting("activation_function", "layout.mlp", "gelu", (("silu", "silu"), ("swish", "silu"), *ACTS)),
+        Setting("scale_embedding", "layout.embed_scale", False, YES_NO),
+        Setting("share_encoder_decoder_embeddings", "layout.tied", True, YES_NO, same=("tie_word_embeddings",)),
+        Dropout(("dropout",), ("attention_dropout", "activation_dropout"), 0.1),
+        *idle(encoder_layerdrop=0.0, decoder_layerdrop=0.0, normalize_before=False, add_final_layer_norm=False),
+        *idle(add_bias_logits=False, normalize_embedding=False, static_position_embeddings=True),
+        Always("is_encoder_decoder", True),
+        *(piece for piece in PLAIN if piece.key != "is_encoder_decoder"),
+    ),
+    layout={
+        "positions": "sinusoidal_halves",
+        "norm": "layer",
+        "norm_place": "post",
+        "norm_eps": 1e-5,
+        "bias": True,
+        "head_bias": True,
+        "start": "xavier",
+    },
+    rows=_marian_rows,
+    buffers=("*.embed_positions.weight",),
+    even_heads=True,
+)
+
 
 FAMILIES: Mapping[str, Family] = {
     family.name: family for family in (GPT2, LLAMA, QWEN3, QWEN2, MISTRAL, NEOX, BERT, ROBERTA, DISTILBERT, VIT, MARIAN)

@@ -2,13 +2,26 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from qkv.interop.name_map import SAME, TRANSPOSED, Form, Row
-from qkv.interop.settings import Always, Piece, Setting
+from qkv.interop.settings import YES_NO, Always, Piece, Setting
+from qkv.jsontypes import JsonMapping
 from qkv.models.layout import ModelConfig
 
-__all__ = ["ACTS", "PLAIN", "TABLE", "TIED", "TIED_USUALLY", "Family", "idle", "linear", "norm", "row"]
+__all__ = [
+    "ACTS",
+    "PLAIN",
+    "TABLE",
+    "TIED",
+    "TIED_USUALLY",
+    "Family",
+    "attention",
+    "idle",
+    "linear",
+    "mlp",
+    "norm",
+    "row",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +46,7 @@ class Family:
     """What every name begins with, save those of the way out; some files leave it out."""
     pieces: tuple[Piece, ...]
     """Its config.json."""
-    layout: Mapping[str, Any]
+    layout: JsonMapping
     """What of our layout is the same in all of them."""
     rows: Callable[[ModelConfig], Sequence[Row]]
     """Its tensors."""
@@ -63,11 +76,26 @@ def norm(stored: str, address: str) -> list[Row]:
     return [row(f"{stored}.weight", f"{address}.gain"), row(f"{stored}.bias", f"{address}.bias")]
 
 
+def attention(stem: str, names: str, place: str = "L{L}.") -> list[Row]:
+    """The rows of four Linears behind `stem`, whose names are those of q, k, v and o."""
+    return [
+        one
+        for name, kind in zip(names.split(), "QKVO", strict=True)
+        for one in linear(f"{stem}{name}", f"{place}W_{kind}", f"{place}b_{kind}")
+    ]
+
+
+def mlp(stem: str, names: str, place: str = "L{L}.") -> list[Row]:
+    """The rows of two Linears behind `stem`: the way into the hidden layer and the way out of it."""
+    into, out = names.split()
+    return linear(stem + into, f"{place}W_in", f"{place}b_in") + linear(stem + out, f"{place}W_out", f"{place}b_out")
+
+
 TABLE = row("lm_head.weight", "W_U", form=TRANSPOSED)
 """The output matrix of most."""
-TIED = Setting("tie_word_embeddings", "layout.tied", False, ((True, True), (False, False)))
+TIED = Setting("tie_word_embeddings", "layout.tied", False, YES_NO)
 """Whether it is W_E transposed, where a file that is silent means no."""
-TIED_USUALLY = Setting("tie_word_embeddings", "layout.tied", True, ((True, True), (False, False)))
+TIED_USUALLY = Setting("tie_word_embeddings", "layout.tied", True, YES_NO)
 """The same, where a file that is silent means yes."""
 ACTS = (
     ("gelu", "gelu"),
@@ -80,7 +108,7 @@ ACTS = (
 """Name of a nonlinearity in their files -> ours."""
 
 
-def idle(**values: Any) -> tuple[Always, ...]:
+def idle(**values: object) -> tuple[Always, ...]:
     """Keys that compute nothing where they have this value."""
     return tuple(Always(key, value, written=False) for key, value in values.items())
 

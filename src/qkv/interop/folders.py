@@ -8,16 +8,16 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from qkv.errors import SourceError, typed
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.signatures import refuse_pointer, signature_of_file
 
-__all__ = ["MERGE", "OWN_TYPE", "UNQUANTIZED", "Weights", "no_model", "read_json", "within"]
+__all__ = ["MERGE", "OWN_TYPE", "UNQUANTIZED", "Weights", "json_file", "no_model", "read_json", "within"]
 
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 """Files of an adapter (LoRA and others), by which it is known."""
@@ -54,7 +54,7 @@ def within(folder: Path, name: str) -> Path:
     return path
 
 
-def read_json(folder: Path, name: str) -> dict[str, Any]:
+def read_json(folder: Path, name: str) -> JsonObject:
     """A JSON object in a file of the folder.
 
     Raises SourceError where it is missing, huge, no JSON object, or what git-lfs left in its place.
@@ -72,6 +72,11 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise SourceError(f"{path} holds no JSON object, but a {type(found).__name__}")
     return found
+
+
+def json_file(value: JsonMapping) -> bytes:
+    """A JSON object as a file of ours."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ too few, a wrong shape, are errors that name it. Nothing is written here; `qkv.r
 """
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,30 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import processors
 from torch import Tensor
 
-from qkv.errors import ConfigError, SourceError, many, nearest
+from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
-from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json, within
+from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json
 from qkv.interop.hub import fetch
-from qkv.interop.lines import without_line
 from qkv.interop.name_map import Row
 from qkv.interop.own import own_family, read_own
-from qkv.interop.settings import Reading, read_config
+from qkv.interop.settings import Reading, is_number, read_config
+from qkv.interop.tokenizer_files import read_marks, read_tokenizer
+from qkv.jsontypes import JsonObject
 from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.models.matrices import Catalogue
-from qkv.tokenizers.pretrained import PAIRS
-from qkv.tokenizers.sentencepiece import FILES as SIDES
-from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.words import many, plural
 
 __all__ = ["Imported", "read_checkpoint", "read_model_config", "rows_of_model"]
-
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", *dict.fromkeys(name for names in (*PAIRS, SIDES) for name in names))
-LARGEST_TOKENIZER = 512 << 20
-MARKS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +50,7 @@ class Imported:
     notes: list[str]
     """Sentences for the user: what was left out, what is different here."""
     marks: Mapping[str, int | list[int]]
-    """The tokens that begin, end and fill texts, by their names in config.json (`MARKS`)."""
+    """The tokens that begin, end and fill texts, by their names in config.json (`tokenizer_files.MARKS`)."""
 
 
 def read_checkpoint(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Imported:
@@ -68,8 +62,8 @@ def read_checkpoint(path: str | Path, *, dtype: torch.dtype = torch.float32) -> 
     family, config, notes = read_model_config(folder)
     weights = Weights(folder)
     state = _read_state(family, config, weights, dtype, notes)
-    tokenizer = _read_tokenizer(folder, family, config, notes)
-    marks = {} if config.kind == "ImageClassifier" else _marks(folder, config)
+    tokenizer = read_tokenizer(folder, family, config, notes)
+    marks = {} if config.kind == "ImageClassifier" else read_marks(folder, config)
     return Imported(
         folder=folder, family=family, config=config, state=state, tokenizer=tokenizer, notes=notes, marks=marks
     )
@@ -109,17 +103,16 @@ def _read_pixels(folder: Path, reading: Reading) -> None:
     for key, ours, plain in (("image_mean", "patches.mean", 0.0), ("image_std", "patches.std", 1.0)):
         values = found.get(key, usual) if wanted else [plain]
         values = values if isinstance(values, list) else [values]
-        real = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-        if not values or len(real) != len(values) or len(set(real)) != 1:
+        if not all(map(is_number, values)) or len(set(values)) != 1:
             raise SourceError(f"{folder / name}: {key} is {values}; qkv reads one number for all channels")
-        reading.values[ours] = float(real[0])
+        reading.values[ours] = float(values[0])
     if abs(found.get("rescale_factor", 1 / 255) - 1 / 255) > 1e-9 or found.get("do_rescale", True) is not True:
         raise SourceError(f"{folder / name}: rescale_factor is not 1/255; qkv takes pixels of 0..1")
 
 
 def as_model(family: Family, reading: Reading) -> ModelConfig:
     """The model that a configuration means. Raises SourceError where it cannot be built."""
-    values: dict[str, dict[str, Any]] = {"sizes": {}, "layout": dict(family.layout), "patches": {}}
+    values: dict[str, JsonObject] = {"sizes": {}, "layout": dict(family.layout), "patches": {}}
     for key, value in reading.values.items():
         part, _, name = key.partition(".")
         if name:
@@ -136,31 +129,6 @@ def as_model(family: Family, reading: Reading) -> ModelConfig:
         ).resolved()
     except ConfigError as error:
         raise SourceError(f"{reading.path}: {error}") from None
-
-
-def _marks(folder: Path, config: ModelConfig) -> dict[str, int | list[int]]:
-    """The tokens that begin, end and fill texts; what generation_config.json says goes before config.json.
-
-    Ids that are no row of the table stand for none: small models often keep those of a large one in their settings. The
-    start of a target has to be one, since every target begins from it. Raises SourceError for what is no number of a
-    token.
-    """
-    found: dict[str, int | list[int]] = {}
-    for name in ("config.json", "generation_config.json"):
-        given = read_json(folder, name) if (folder / name).exists() else {}
-        for key in MARKS if config.kind == "EncoderDecoderLM" else MARKS[:3]:
-            value = given.get(key)
-            ids = value if isinstance(value, list) else [] if value is None else [value]
-            whole = [i for i in ids if isinstance(i, int) and not isinstance(i, bool)]
-            rows = [i for i in whole if 0 <= i < config.sizes.d_vocab]
-            if len(whole) < len(ids) or (ids and not rows and key == "decoder_start_token_id"):
-                raise SourceError(
-                    f"{folder / name}: {key} is {str(value)[:40]}; expected the number of a token, 0 to"
-                    f" {config.sizes.d_vocab - 1}"
-                )
-            if rows:
-                found[key] = rows if len(rows) > 1 else rows[0]
-    return found
 
 
 # tensors
@@ -307,7 +275,7 @@ def _refuse_others(family: Family, rows: list[Placed], weights: Weights, notes: 
             raise SourceError(_no_tensor(family, known, weights, name))
         left[what] = left.get(what, 0) + 1
     for what, n in left.items():
-        notes.append(f"{what} ({n} tensor{'s' if n > 1 else ''}) is no part of a {family.architecture}: left out")
+        notes.append(f"{what} ({n} {plural(n, 'tensor')}) is no part of a {family.architecture}: left out")
 
 
 _QUANTIZED = ("qweight", "qzeros", "scales", "SCB", "absmax", "quant_map", "quant_state", "weight_scale", "g_idx")
@@ -335,71 +303,6 @@ def _check_shape(item: Placed, weights: Weights) -> None:
             f"{weights.told(name)} is {list(given)}; by config.json it is {list(expected)}"
             f" ({', '.join(item.addresses)})"
         )
-
-
-# the tokenizer
-
-
-SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm")
-"""Files of tokenizers that are not read, unless they are all three of a translation's."""
-
-
-def _unread(folder: Path) -> str:
-    """Which tokenizer files of a folder are of a kind that is not read, and what to do, in brackets; or ""."""
-    names = [name for name in SENTENCEPIECE if (folder / name).exists()]
-    if not names:
-        return ""
-    beside = "" if not set(names) & set(SIDES) else " but as " + " + ".join(SIDES)
-    what = f"{names[0]} is" if len(names) == 1 else f"{' and '.join(names)} are"
-    return (
-        f" ({what} SentencePiece, which is not read{beside}; put a tokenizer.json with the same ids beside the weights)"
-    )
-
-
-def _read_tokenizer(folder: Path, family: Family, config: ModelConfig, notes: list[str]) -> Tokenizer | None:
-    """The folder's tokenizer. Raises SourceError where it is broken or has ids beyond the table."""
-    if family.kind == "ImageClassifier":
-        return None
-    there = [name for name in TOKENIZER_FILES if (folder / name).exists()]
-    for name in (*there, *(["tokenizer_config.json"] if (folder / "tokenizer_config.json").exists() else [])):
-        size = within(folder, name).stat().st_size
-        if size > LARGEST_TOKENIZER:
-            raise SourceError(f"{folder / name} has {size:,} bytes; a tokenizer has less than {LARGEST_TOKENIZER:,}")
-    several = any(set(names) <= set(there) for names in (*PAIRS, SIDES))
-    if not several and not {"tokenizer.json", "vocab.txt"} & set(there):
-        notes.append(f"{folder} has no tokenizer that can be read{_unread(folder)}: the model takes ids, and no text")
-        return None
-    tokenizer = load_tokenizer(folder)
-    if config.kind == "EncoderDecoderLM" and (form := without_line(json.loads(tokenizer.to_json()))):
-        tokenizer = Tokenizer.from_json(json.dumps(form))
-    tokenizer = tokenizer if "tokenizer.json" in there else _framed(tokenizer, family)
-    tokenizer.framed = True
-    rows = config.sizes.d_vocab
-    if tokenizer.d_vocab > rows:
-        token = tokenizer.token(tokenizer.d_vocab - 1)
-        raise SourceError(
-            f"the tokenizer of {folder} has ids up to {tokenizer.d_vocab - 1} ({token!r}), but the model's table of"
-            f" tokens has {rows} rows (0 to {rows - 1})"
-        )
-    if rows > tokenizer.d_vocab:
-        notes.append(
-            f"the table has {rows} rows and the tokenizer {tokenizer.d_vocab} tokens: the last rows are no token"
-        )
-    return tokenizer
-
-
-def _framed(tokenizer: Tokenizer, family: Family) -> Tokenizer:
-    """With the family's marks around a text: files older than tokenizer.json do not name them."""
-    if family.frame is None or tokenizer.hf.encode("", add_special_tokens=True).ids:
-        return tokenizer
-    first, last = family.frame
-    if first not in tokenizer.vocabulary or last not in tokenizer.vocabulary:
-        return tokenizer
-    marks = [(mark, tokenizer.vocabulary[mark]) for mark in dict.fromkeys((first, last))]
-    tokenizer.hf.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A {last}", pair=f"{first} $A {last} $B {last}", special_tokens=marks
-    )
-    return Tokenizer(tokenizer.hf)
 
 
 def neutral(config: ModelConfig) -> ModelConfig:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from qkv.errors import ConfigError, UserError, many
+from qkv.errors import ConfigError, UserError
+from qkv.words import many
 
 __all__ = ["Attention", "attention"]
 

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.families import FAMILIES
+from qkv.interop.family import Family
 from qkv.interop.importing import Placed, as_model, rows_of_model
 from qkv.interop.name_map import BESIDE, SAME, STACKED, TRANSPOSED, Form, Row
 from qkv.interop.settings import Reading, read_config
+from qkv.jsontypes import JsonMapping
 from qkv.models import build
 from qkv.models.layout import ModelConfig
 from qkv.models.matrices import Catalogue
@@ -91,7 +93,7 @@ class Shadow(nn.Module):
             setattr(place, "n_kv_heads", n_kv_heads or n_heads)  # noqa: B010
             place.register_parameter(name, nn.Parameter(torch.empty(*shape)))
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
         """Raises ConfigError: there is no code to run."""
         raise ConfigError(
             "qkv holds the matrices of this model, which was watched in a program of its own, but not its code;"
@@ -101,7 +103,7 @@ class Shadow(nn.Module):
     hidden = forward_recorded = forward_with = forward
 
     @property
-    def reader(self) -> Any:
+    def reader(self) -> Tensor:
         """Raises ConfigError likewise."""
         return self.forward()
 
@@ -234,9 +236,9 @@ def mirror_of(
     config = getattr(model, "config", None)
     if names is None and type(model) in MODELS.values():
         return _of_ours(model)
-    kind = getattr(config, "model_type", None)
-    if names is None and kind in FAMILIES and hasattr(config, "to_dict"):
-        return _of_family(model, config)
+    family, as_dict = FAMILIES.get(getattr(config, "model_type", "")), getattr(config, "to_dict", None)
+    if names is None and family is not None and as_dict is not None:
+        return _of_family(model, family, as_dict())
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if names is None:
         known = [table for table in NAMES.values() if _covers(table, parameters)]
@@ -259,15 +261,14 @@ def _of_ours(model: nn.Module) -> Mirror:
     return Mirror(model, rows, ours, ours.config)
 
 
-def _of_family(model: nn.Module, config: Any) -> Mirror:
+def _of_family(model: nn.Module, family: Family, config: JsonMapping) -> Mirror:
     """Of a model of transformers, by the map that imports its checkpoints."""
-    family = FAMILIES[config.model_type]
     if type(model).__name__ not in (family.architecture, *(name for name in family.also if "For" in name)):
         raise ConfigError(
             f"the model is a {type(model).__name__}; of {family.title} qkv watches {family.architecture}."
             " For another, give names= (see docs/watching.md)"
         )
-    given = {key: v for key, v in config.to_dict().items() if v is not None or key == "sliding_window"}
+    given = {key: v for key, v in config.items() if v is not None or key == "sliding_window"}
     reading = Reading(f"the configuration of {type(model).__name__}", given)
     try:
         read_config(family.pieces, reading)
@@ -297,7 +298,7 @@ def _by_names(
                 continue  # tied: known by its first name
             form = _form(owners[row.stored.rpartition(".")[0]], row)
             own = _shapes(tuple(parameter.shape), form, row, n_heads, n_kv_heads)
-            placed.append(Placed(Row(row.stored, row.addresses, form), row.addresses, own, False))
+            placed.append(Placed(replace(row, form=form), row.addresses, own, False))
             shapes |= dict(zip(row.addresses, own, strict=True))
     if not placed:
         close = nearest(next(iter(names)), parameters)
@@ -306,7 +307,7 @@ def _by_names(
     return Mirror(model, placed, Shadow({a: shapes[a] for a in order}, n_heads, n_kv_heads), None)
 
 
-def _rows_there(row: Any, parameters: Mapping[str, nn.Parameter]) -> list[Any]:
+def _rows_there(row: Row, parameters: Mapping[str, nn.Parameter]) -> list[Row]:
     """The row of each layer that the model has."""
     if not row.per_layer:
         return [row] if row.stored in parameters else []
@@ -317,7 +318,7 @@ def _rows_there(row: Any, parameters: Mapping[str, nn.Parameter]) -> list[Any]:
     return rows
 
 
-def _form(owner: nn.Module, row: Any) -> Form:
+def _form(owner: nn.Module, row: Row) -> Form:
     """How a parameter of that module holds matrices: a Linear is [out, in], a table and a Conv1D are as ours."""
     out_in = isinstance(owner, nn.Linear | nn.MultiheadAttention)
     if len(row.addresses) > 1:
@@ -326,7 +327,7 @@ def _form(owner: nn.Module, row: Any) -> Form:
 
 
 def _shapes(
-    stored: tuple[int, ...], form: Form, row: Any, n_heads: int, n_kv_heads: int
+    stored: tuple[int, ...], form: Form, row: Row, n_heads: int, n_kv_heads: int
 ) -> tuple[tuple[int, ...], ...]:
     """Shapes of the matrices in a stored tensor; q is wider than k and v where those are shared by heads."""
     if len(row.addresses) == 1:
@@ -350,12 +351,8 @@ def _canonical(address: str) -> tuple[int, int, int]:
 
 def _covers(names: Mapping[str, str], parameters: Mapping[str, nn.Parameter]) -> bool:
     """Whether every parameter of the model is one of these names."""
-    layer = [name.replace("{L}", "0") for name in names]
-    return {_at_layer_0(name) for name in parameters} <= set(layer)
-
-
-def _at_layer_0(name: str) -> str:
-    return ".".join("0" if part.isdigit() else part for part in name.split("."))
+    first = {".".join("0" if part.isdigit() else part for part in name.split(".")) for name in parameters}
+    return first <= {name.replace("{L}", "0") for name in names}
 
 
 def _count_heads(model: nn.Module) -> int:

@@ -6,7 +6,7 @@ the same row imports, exports, and names the parts of a live model's parameters.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -172,9 +172,8 @@ class Row:
 
     def at(self, layer: int) -> "Row":
         """The row of one layer."""
-        number = str(layer)
-        addresses = tuple(address.replace("{L}", number) for address in self.addresses)
-        return Row(self.stored.replace("{L}", number), addresses, self.form, self.copy, self.alias)
+        stored, *addresses = (name.replace("{L}", str(layer)) for name in (self.stored, *self.addresses))
+        return replace(self, stored=stored, addresses=tuple(addresses))
 
     @property
     def per_layer(self) -> bool:

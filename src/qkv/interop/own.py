@@ -4,16 +4,15 @@
 `modeling_qkv.py` lies beside the weights for `trust_remote_code=True`. Nothing of that file is run here.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from qkv.config import from_dict
 from qkv.errors import ConfigError, SourceError
 from qkv.interop.family import Family, row
 from qkv.interop.folders import OWN_TYPE
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.models.matrices import Catalogue
@@ -37,10 +36,10 @@ def own_file() -> bytes:
     return files("qkv.interop").joinpath("standalone", OWN_FILE).read_bytes()
 
 
-def own_settings(config: ModelConfig) -> dict[str, Any]:
+def own_settings(config: ModelConfig) -> JsonObject:
     """The config.json of a model, without ids of tokens."""
     auto, module = OWN_CLASSES[config.kind], OWN_FILE.removesuffix(".py")
-    settings: dict[str, Any] = {
+    settings: JsonObject = {
         "architectures": [_class(config.kind)],
         "model_type": OWN_TYPE,
         "dtype": "float32",
@@ -62,14 +61,15 @@ def own_settings(config: ModelConfig) -> dict[str, Any]:
     return settings
 
 
-def read_own(given: Mapping[str, Any], path: Path) -> ModelConfig:
+def read_own(given: JsonMapping, path: Path) -> ModelConfig:
     """The model of a config.json that `own_settings` wrote. Raises SourceError for one that it did not."""
     found = given.get("architectures")
     kinds = [kind for kind in OWN_CLASSES if found == [_class(kind)]]
     if not kinds:
-        raise SourceError(f"{path}: architectures is {found}; an export of qkv has one of {', '.join(_classes())}")
+        known = ", ".join(sorted({_class(kind) for kind in OWN_CLASSES}))
+        raise SourceError(f"{path}: architectures is {found}; an export of qkv has one of {known}")
     kind = next((kind for kind in kinds if kind.startswith("Causal") == bool(given.get("causal"))), kinds[0])
-    parts: dict[str, Any] = {}
+    parts: JsonObject = {}
     try:
         for name, cls in (("sizes", Sizes), ("layout", Layout), ("patches", Patches)):
             table = given.get(name)
@@ -103,7 +103,3 @@ def own_family(kind: str) -> Family:
 def _class(kind: str) -> str:
     """The class of our file that a kind of model is."""
     return f"Qkv{OWN_CLASSES[kind].removeprefix('AutoModel')}"
-
-
-def _classes() -> list[str]:
-    return sorted({_class(kind) for kind in OWN_CLASSES})

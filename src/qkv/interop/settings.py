@@ -6,18 +6,19 @@ nothing a model computes (`HARMLESS`); any other is refused by name, because it 
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from qkv.errors import SourceError
 from qkv.interop.folders import UNQUANTIZED
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.models.layout import ModelConfig, RopeScaling
 
 __all__ = [
     "HARMLESS",
+    "YES_NO",
     "Always",
-    "Both",
     "Dropout",
     "ImageSize",
     "Labels",
@@ -25,8 +26,8 @@ __all__ = [
     "Reading",
     "Rope",
     "Setting",
-    "Shared",
     "Window",
+    "is_number",
 ]
 
 HARMLESS = frozenset(
@@ -52,14 +53,21 @@ QUANTIZED = ("quantization_config", "compression_config", "quantization")
 """Keys that say how the weights were quantized, by transformers, compressed-tensors and MLX."""
 
 
+def is_number(value: object, *, whole: bool = False) -> TypeGuard[float]:
+    """Whether a value of a JSON file is a number, finite, and a `whole` one where that is asked."""
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        return False
+    return isinstance(value, int) or math.isfinite(value)
+
+
 @dataclass
 class Reading:
     """A `config.json` while it is read: what it says, and what it came to mean."""
 
     path: str
     """For messages."""
-    given: Mapping[str, Any]
-    values: dict[str, Any] = field(default_factory=dict)
+    given: JsonMapping
+    values: JsonObject = field(default_factory=dict)
     """`sizes.d_model`, `layout.tied` ... -> value."""
     notes: list[str] = field(default_factory=list)
     """Sentences for the user."""
@@ -68,6 +76,26 @@ class Reading:
         """The error for a key whose value cannot be read."""
         value = json.dumps(self.given.get(key))
         return SourceError(f"{self.path}: {key} is {value[:80]}; {expected}")
+
+    def number(
+        self,
+        key: str,
+        default: float | None,
+        expected: str = "",
+        *,
+        whole: bool = False,
+        least: float = -math.inf,
+        below: float = math.inf,
+    ) -> float:
+        """The number of a key, from `least` up to but not `below`; `default` where the key is missing or null.
+
+        Raises SourceError, which says what was `expected`.
+        """
+        value = self.given.get(key)
+        value = default if value is None else value
+        if not is_number(value, whole=whole) or not least <= value < below:
+            raise self.refuse(key, expected or f"expected a {'whole ' if whole else ''}number")
+        return value
 
 
 class Piece(Protocol):
@@ -82,112 +110,74 @@ class Piece(Protocol):
         """Take what the file says into `reading.values`. Raises SourceError where it cannot be had here."""
         ...
 
-    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
+    def write(self, config: ModelConfig, out: JsonObject) -> None:
         """Put what a model has into `out`."""
         ...
 
 
+YES_NO = ((True, True), (False, False))
+"""Values of a `Setting` that is true or false in their files as here."""
+
+
 @dataclass(frozen=True)
 class Setting:
-    """A key that is one of our settings."""
+    """A key that is one of our settings; further keys may say it again, and have to agree."""
 
     key: str
     path: str
     """`sizes.NAME`, `layout.NAME` or `patches.NAME`."""
     default: Any
     """What holds where the key is missing."""
-    values: tuple[tuple[Any, Any], ...] = ()
+    values: tuple[tuple[object, object], ...] = ()
     """Pairs (theirs, ours); the first pair of one of ours is the one that is written."""
     plus: int = 0
     """Theirs is ours and this."""
     least: int = 0
     """The least of ours that their model can have."""
+    same: tuple[str, ...] = ()
+    """Keys that say it of another part, as of the decoder beside the encoder; here both parts have one."""
+    again: tuple[str, ...] = ()
+    """Keys that repeat it in some files, and are not written."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return (self.key,)
+        return (self.key, *self.same, *self.again)
 
     def read(self, reading: Reading) -> None:
-        value = reading.given.get(self.key, self.default)
+        ours = self._ours(reading, self.key)
+        others = {key: self._ours(reading, key) for key in self.same}
+        others |= {key: reading.given[key] for key in self.again if reading.given.get(key) is not None}
+        for key, other in others.items():
+            if other != ours:
+                raise reading.refuse(key, f"qkv has one value for both, and {self.key} is {json.dumps(ours)}")
+        reading.values[self.path] = ours
+
+    def _ours(self, reading: Reading, key: str) -> object:
+        """What a key means here."""
         if self.values:
+            value = reading.given.get(key, self.default)
             ours = [mine for theirs, mine in self.values if theirs == value and type(theirs) is type(value)]
             if not ours:
                 known = ", ".join(json.dumps(theirs) for theirs, _ in self.values)
-                raise reading.refuse(self.key, f"what can be read here: {known}")
-            reading.values[self.path] = ours[0]
-        else:
-            reading.values[self.path] = self._number(reading, value)
-
-    def _number(self, reading: Reading, value: Any) -> Any:
-        if value is None:
-            value = self.default
-        if value is None:
+                raise reading.refuse(key, f"what can be read here: {known}")
+            return ours[0]
+        if self.default is None and reading.given.get(key) is None:
             return 0  # "the usual": resolved by the sizes themselves
         real = isinstance(self.default, float)
-        if isinstance(value, bool) or not isinstance(value, int | float if real else int):
-            raise reading.refuse(self.key, "expected a number" if real else "expected a whole number")
-        if not math.isfinite(value) or value - self.plus < self.least:
-            raise reading.refuse(self.key, f"expected a number of at least {self.plus + self.least}")
-        return float(value) if real else value - self.plus
+        number = reading.number(key, self.default, whole=not real)
+        if number - self.plus < self.least:
+            raise reading.refuse(key, f"expected a number of at least {self.plus + self.least}")
+        return float(number) if real else number - self.plus
 
-    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
+    def write(self, config: ModelConfig, out: JsonObject) -> None:
         part, _, name = self.path.partition(".")
         value = getattr(getattr(config, part), name)
-        if not self.values:
-            out[self.key] = value + self.plus
-            return
-        theirs = [given for given, mine in self.values if mine == value]
-        out[self.key] = theirs[0] if theirs else None  # reading it back then differs, which says that it does not fit
-
-
-@dataclass(frozen=True)
-class Both:
-    """Keys that say one of our sizes twice, for an encoder and for a decoder: they must be equal."""
-
-    names: tuple[str, ...]
-    path: str
-    default: int
-    also: tuple[str, ...] = ()
-    """Keys that repeat the first in some files, and are not written."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (*self.names, *self.also)
-
-    def read(self, reading: Reading) -> None:
-        found = {}
-        for key in self.names:
-            one = Setting(key, self.path, self.default)
-            one.read(reading)
-            found[key] = reading.values[self.path]
-        found |= {key: reading.given[key] for key in self.also if reading.given.get(key) is not None}
-        first = self.names[0]
-        for key, value in found.items():
-            if value != found[first]:
-                raise reading.refuse(key, f"qkv has one number for both sides, and {first} is {found[first]}")
-        reading.values[self.path] = found[first]
-
-    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
-        part, _, name = self.path.partition(".")
-        out |= dict.fromkeys(self.names, getattr(getattr(config, part), name))
-
-
-@dataclass(frozen=True)
-class Shared:
-    """Whether the tables of encoder, decoder and logits are one matrix, or three."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return ("share_encoder_decoder_embeddings", "tie_word_embeddings")
-
-    def read(self, reading: Reading) -> None:
-        given = [reading.given.get(key, True) for key in self.keys]
-        if given not in ([True, True], [False, False]):
-            raise reading.refuse(self.keys[1], f"qkv reads it equal to {self.keys[0]}, which is {json.dumps(given[0])}")
-        reading.values["layout.tied"] = given[0]
-
-    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
-        out |= dict.fromkeys(self.keys, config.layout.tied)
+        if self.values:
+            theirs = [given for given, mine in self.values if mine == value]
+            value = theirs[0] if theirs else None  # reading it back then differs, which says that it does not fit
+        else:
+            value += self.plus
+        out |= dict.fromkeys((self.key, *self.same), value)
 
 
 @dataclass(frozen=True)
@@ -195,8 +185,8 @@ class Always:
     """A key with one value only; others would be another model."""
 
     key: str
-    value: Any
-    also: tuple[Any, ...] = ()
+    value: object
+    also: tuple[object, ...] = ()
     """Values that mean the same."""
     written: bool = True
     """Whether transformers needs to be told."""
@@ -206,15 +196,11 @@ class Always:
         return (self.key,)
 
     def read(self, reading: Reading) -> None:
-        given = reading.given.get(self.key, self.value)
-        if not any(given == fine and isinstance(given, bool) == isinstance(fine, bool) for fine in self._fine):
+        given, fine = reading.given.get(self.key, self.value), (self.value, *self.also)
+        if not any(given == one and isinstance(given, bool) == isinstance(one, bool) for one in fine):
             raise reading.refuse(self.key, f"qkv reads this family with {self.key} = {json.dumps(self.value)} only")
 
-    @property
-    def _fine(self) -> tuple[Any, ...]:
-        return (self.value, *self.also)
-
-    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
+    def write(self, config: ModelConfig, out: JsonObject) -> None:
         if self.written:
             out[self.key] = self.value
 
@@ -232,13 +218,13 @@ class Dropout:
         return (*self.residual, *self.attention)
 
     def read(self, reading: Reading) -> None:
-        shares = {}
-        for key in self.keys:
-            value = reading.given.get(key, self.default)
-            value = 0.0 if value is None else value
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-                raise reading.refuse(key, "expected a share, at least 0 and below 1")
-            shares[key] = float(value)
+        expected = "expected a share, at least 0 and below 1"
+        shares = {
+            key: float(
+                reading.number(key, self.default if key not in reading.given else 0.0, expected, least=0, below=1)
+            )
+            for key in self.keys
+        }
         if self.residual:
             reading.values["layout.dropout"] = shares[self.residual[0]]
         unused = {key: s for key, s in shares.items() if s and s != reading.values.get("layout.dropout")}
@@ -246,17 +232,14 @@ class Dropout:
         for key, share in unused.items():
             reading.notes.append(f"{key} = {share:g} is not used if you train it further: qkv drops no attention")
 
-    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
+    def write(self, config: ModelConfig, out: JsonObject) -> None:
         out |= dict.fromkeys(self.residual, config.layout.dropout) | dict.fromkeys(self.attention, 0.0)
 
 
-@dataclass(frozen=True)
 class ImageSize:
     """Height and width of an image that divides into patches: a number, or both."""
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return ("image_size",)
+    keys = ("image_size",)
 
     def read(self, reading: Reading) -> None:
         size, side = reading.given.get("image_size", 224), reading.values["patches.patch"]
@@ -267,19 +250,16 @@ class ImageSize:
             raise reading.refuse("image_size", f"expected a multiple of patch_size {side}")
         reading.values["patches.height"], reading.values["patches.width"] = both
 
-    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
+    def write(self, config: ModelConfig, out: JsonObject) -> None:
         assert config.patches is not None
         height, width = config.patches.height, config.patches.width
         out["image_size"] = height if height == width else [height, width]
 
 
-@dataclass(frozen=True)
 class Labels:
     """Names of the classes, in the order of their numbers."""
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return ("id2label", "label2id", "num_labels")
+    keys = ("id2label", "label2id", "num_labels")
 
     def read(self, reading: Reading) -> None:
         named = reading.given.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
@@ -287,9 +267,13 @@ class Labels:
             raise reading.refuse("id2label", "expected a name for each of the numbers 0, 1, ...")
         reading.values["classes"] = tuple(str(named[key]) for key in sorted(named, key=int))
 
-    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
+    def write(self, config: ModelConfig, out: JsonObject) -> None:
         out["id2label"] = {str(i): name for i, name in enumerate(config.classes)}
         out["label2id"] = {name: i for i, name in enumerate(config.classes)}
+
+
+_USUAL_WINDOW = 4096
+"""The width of a file that says none; null is no window."""
 
 
 @dataclass(frozen=True)
@@ -298,8 +282,6 @@ class Window:
 
     switch: str = ""
     """A key that turns it on, and beside which `layer_types` count; empty: it is on where the width is a number."""
-    usual: int = 4096
-    """The width of a file that says none; null is no window."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -307,18 +289,16 @@ class Window:
 
     def read(self, reading: Reading) -> None:
         given = reading.given
-        width = given.get("sliding_window", self.usual)
+        on = given.get("sliding_window", _USUAL_WINDOW) is not None
         kinds = given.get("layer_types") or []
         known = {"full_attention", "sliding_attention"}
         if not isinstance(kinds, list) or not {str(kind) for kind in kinds} <= known:
             raise reading.refuse("layer_types", "qkv reads full_attention and sliding_attention")
-        on = given.get(self.switch, False) if self.switch else width is not None
-        if kinds and self.switch:
-            on = "sliding_attention" in kinds
-        if not on or width is None:
+        if self.switch:
+            on = on and ("sliding_attention" in kinds if kinds else given.get(self.switch, False))
+        if not on:
             return
-        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-            raise reading.refuse("sliding_window", "expected a number of positions")
+        width = reading.number("sliding_window", _USUAL_WINDOW, "expected a number of positions", whole=True, least=1)
         n_ctx = reading.values["sizes.n_ctx"]
         if width < n_ctx:
             reading.values["sizes.n_ctx"] = width
@@ -327,7 +307,7 @@ class Window:
                 " up to that length both compute the same"
             )
 
-    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
+    def write(self, config: ModelConfig, out: JsonObject) -> None:
         if self.switch:
             out[self.switch] = False
         else:
@@ -370,100 +350,100 @@ class Rope:
     def read(self, reading: Reading) -> None:
         given = reading.given
         key = "rope_parameters" if given.get("rope_parameters") else "rope_scaling"
-        rope = given.get(key) or {}
+        said = given.get(key) or {}
         older = given.get("rope_scaling") or {}
-        if isinstance(older, dict) and any(rope.get(name) != value for name, value in older.items() if name != "type"):
+        if isinstance(older, dict) and any(said.get(name) != value for name, value in older.items() if name != "type"):
             raise reading.refuse("rope_scaling", "rope_parameters says otherwise; keep the one that the model had")
-        if not isinstance(rope, dict) or any(isinstance(value, dict) for value in rope.values()):
+        if not isinstance(said, dict) or any(isinstance(value, dict) for value in said.values()):
             raise reading.refuse(key, "expected one set of rotary settings for all layers")
-        kind = rope.get("rope_type", rope.get("type", "default"))
+        kind = said.get("rope_type", said.get("type", "default"))
         if kind not in _ROPE_KEYS:
             raise reading.refuse(key, f"rotary scaling {kind!r} is not supported; supported: {', '.join(_ROPE_KEYS)}")
         common = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
-        unknown = [name for name in rope if name not in (*common, *_ROPE_KEYS[kind])]
+        unknown = [name for name in said if name not in (*common, *_ROPE_KEYS[kind])]
         if unknown:
             raise reading.refuse(key, f"{unknown[0]!r} is not a setting of rotary scaling {kind!r} that qkv knows")
-        number = _numbers(reading, key, rope)
-        reading.values["layout.rope_base"] = number("rope_theta", _real(reading, self.base_key, 10000.0))
-        share = number("partial_rotary_factor", _real(reading, self.share_key, self.share))
+        rope = _RopeSettings(reading, key, said)
+        base = rope.number("rope_theta", reading.number(self.base_key, 10000.0))
+        share = rope.number("partial_rotary_factor", reading.number(self.share_key, self.share))
         if share != 1 and not self.shares:
             raise reading.refuse(key, f"this family turns whole heads, but the rotary share is {share:g}")
-        reading.values["layout.rope_share"] = share
-        for again, name, value in zip(self.again, self.keys, (reading.values["layout.rope_base"], share), strict=False):
-            if given.get(again) is not None and _real(reading, again, value) != value:
+        reading.values |= {"layout.rope_base": base, "layout.rope_share": share}
+        for again, name, value in zip(self.again, self.keys, (base, share), strict=False):
+            if reading.number(again, value) != value:
                 raise reading.refuse(again, f"qkv reads it equal to {name}, which is {value:g}")
         if kind != "default":
-            reading.values["layout.rope_scaling"] = _scaling(reading, key, kind, rope, number)
+            reading.values["layout.rope_scaling"] = rope.scaling(kind)
 
-    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
+    def write(self, config: ModelConfig, out: JsonObject) -> None:
         layout, scaling = config.layout, config.layout.rope_scaling
         out[self.base_key] = layout.rope_base
         if self.shares:
             out[self.share_key] = layout.rope_share
-        words: dict[str, Any] | None = None
-        if scaling.kind != "none":
-            words = {"rope_type": scaling.kind, "factor": scaling.factor}
-        if scaling.kind == "llama3" and words is not None:
+        out["rope_scaling"] = None
+        if scaling.kind == "none":
+            return
+        words: JsonObject = {"rope_type": scaling.kind, "factor": scaling.factor}
+        if scaling.kind == "llama3":
             words |= {"low_freq_factor": scaling.slow, "high_freq_factor": scaling.fast}
-        if scaling.kind == "yarn" and words is not None:
+        if scaling.kind == "yarn":
             words |= {"beta_slow": scaling.slow, "beta_fast": scaling.fast, "attention_factor": scaling.stretch}
             words |= {} if scaling.whole_pairs else {"truncate": False}
-        if scaling.original_ctx and words is not None:
+        if scaling.original_ctx:
             words["original_max_position_embeddings"] = scaling.original_ctx
         out["rope_scaling"] = words
 
 
-def _real(reading: Reading, key: str, default: float) -> float:
-    value = reading.given.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise reading.refuse(key, "expected a number")
-    return float(value)
+@dataclass(frozen=True)
+class _RopeSettings:
+    """The rotary settings that a file has in a table of their own."""
 
+    reading: Reading
+    key: str
+    """The table's."""
+    said: JsonMapping
 
-def _numbers(reading: Reading, key: str, rope: Mapping[str, Any]) -> Any:
-    def number(name: str, default: float | None = None) -> float:
-        value = rope.get(name)
+    def number(self, name: str, default: float | None = None) -> float:
+        """A number of the table, `default` where it is missing or null. Raises SourceError where it is none."""
+        value = self.said.get(name)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise reading.refuse(key, f"{name} is {value!r}; expected a number")
+        if not is_number(value):
+            raise self.reading.refuse(self.key, f"{name} is {value!r}; expected a number")
         return float(value)
 
-    return number
+    def scaling(self, kind: str) -> RopeScaling:
+        """The scaling of rotary angles that the table asks for."""
+        factor = self.number("factor")
+        if not factor > 0:
+            raise self.reading.refuse(self.key, "factor must be above 0")
+        if kind == "linear":
+            return RopeScaling(kind="linear", factor=factor)
+        name = "original_max_position_embeddings"
+        original = int(self.number(name, self.reading.given.get(name)))
+        if kind == "llama3":
+            slow, fast = self.number("low_freq_factor"), self.number("high_freq_factor")
+            return RopeScaling(kind="llama3", factor=factor, slow=slow, fast=fast, original_ctx=original)
+        return RopeScaling(
+            kind="yarn",
+            factor=factor,
+            slow=self.number("beta_slow", 1.0),
+            fast=self.number("beta_fast", 32.0),
+            original_ctx=original,
+            stretch=self.number("attention_factor", self._stretch(factor)),
+            whole_pairs=self.said.get("truncate", True) is not False,
+        )
+
+    def _stretch(self, factor: float) -> float:
+        """The attention factor of yarn where none is given: 0.1 ln(factor) + 1, or a ratio of two such."""
+
+        def of(scale: float) -> float:
+            return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+        one, other = self.said.get("mscale"), self.said.get("mscale_all_dim")
+        return of(float(one)) / of(float(other)) if one and other else of(1.0)
 
 
-def _scaling(reading: Reading, key: str, kind: str, rope: Mapping[str, Any], number: Any) -> RopeScaling:
-    """The scaling of rotary angles that a file asks for."""
-    factor = number("factor")
-    if not factor > 0:
-        raise reading.refuse(key, "factor must be above 0")
-    if kind == "linear":
-        return RopeScaling(kind="linear", factor=factor)
-    original = int(number("original_max_position_embeddings", reading.given.get("original_max_position_embeddings")))
-    if kind == "llama3":
-        slow, fast = number("low_freq_factor"), number("high_freq_factor")
-        return RopeScaling(kind="llama3", factor=factor, slow=slow, fast=fast, original_ctx=original)
-    return RopeScaling(
-        kind="yarn",
-        factor=factor,
-        slow=number("beta_slow", 1.0),
-        fast=number("beta_fast", 32.0),
-        original_ctx=original,
-        stretch=number("attention_factor", _stretch(factor, rope)),
-        whole_pairs=rope.get("truncate", True) is not False,
-    )
-
-
-def _stretch(factor: float, rope: Mapping[str, Any]) -> float:
-    """The attention factor of yarn where none is given: 0.1 ln(factor) + 1, or a ratio of two such."""
-
-    def of(scale: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
-
-    one, other = rope.get("mscale"), rope.get("mscale_all_dim")
-    return of(float(one)) / of(float(other)) if one and other else of(1.0)
-
-
-def _quantized(said: Any) -> str:
+def _quantized(said: object) -> str:
     """How weights are quantized, by what a configuration says of it."""
     method = said.get("quant_method", said.get("quantization_method")) if isinstance(said, dict) else None
     bits = said.get("bits") if isinstance(said, dict) else None

@@ -5,14 +5,15 @@ A head's scores stay next to the processor: no pattern is kept, and they are mad
 """
 
 import ctypes
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from qkv.kernels.dispatch import call
-from qkv.shapes import Float, Float32
+from qkv.shapes import Bool, Float, Float32, Int
 
-__all__ = ["Attending", "Hiding", "Keys", "Queries"]
+__all__ = ["Attending", "Hiding", "Keys", "Queries", "Visible"]
 
 Queries = Float[Tensor, "batch n_heads query_pos d_head"]
 Keys = Float[Tensor, "batch n_kv_heads key_pos d_head"]
@@ -21,6 +22,19 @@ Hiding = Float[Tensor, "#batch 1 #query_pos key_pos"]
 """What is added to scores: 0 where a key is seen, -inf where it is hidden."""
 Mass = Float32[Tensor, "batch n_heads query_pos"]
 """log sum_j exp(score_ij) of each query."""
+
+
+class Visible(NamedTuple):
+    """Which keys a query may see."""
+
+    causal: bool
+    """Key positions up to the query's own, and nothing else to say; `bias` is then None."""
+    bias: Float[Tensor, "#batch 1 #query_pos key_pos"] | None
+    """Otherwise 0 where visible and -inf where not; None: everything."""
+    keys: Bool[Tensor, "batch key_pos"] | None = None
+    """What it was made of, for those who read position by position: True = real token."""
+    documents: Int[Tensor, "batch key_pos"] | None = None
+    """The document of each position."""
 
 
 class Attending:

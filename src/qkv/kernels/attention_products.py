@@ -13,21 +13,18 @@ in a core's cache, and no memory that grows with the square of the length.
 """
 
 import math
-from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-from qkv.kernels.attention import Hiding, Keys, Queries
-from qkv.kernels.autograd import product_dtype
+from qkv.kernels.attention import Hiding, Keys, Queries, Visible
+from qkv.kernels.autograd import Context, Grads, once_differentiable, product_dtype, serves
 from qkv.kernels.elementwise import Attending, attending_for
 from qkv.shapes import Float
 
-__all__ = ["attend_by_products", "attend_compiled", "compiled_serves", "products_serve"]
-
-Grads = tuple[Tensor | None, ...]
+__all__ = ["attend", "attend_by_products", "attend_compiled", "compiled_serves", "products_serve"]
 
 LONGEST = {torch.bfloat16: 512, torch.float32: 128}
 """Up to how many keys this path is the faster one (two cores with AVX-512; tests/campaigns/attention.py)."""
@@ -37,6 +34,27 @@ WIDEST_COMPILED = 256
 """Most numbers of a head, for the same reason."""
 AT_ONCE = 2**20
 """Entries of the pattern worked on at a time, and most of one that is kept."""
+
+
+def attend(
+    q: Float[Tensor, "batch n_heads query_pos d_head"],
+    k: Float[Tensor, "batch n_kv_heads key_pos d_head"],
+    v: Float[Tensor, "batch n_kv_heads key_pos d_value"],
+    to: Visible,
+    scale: float,
+) -> Float[Tensor, "batch n_heads query_pos d_value"]:
+    """z = softmax(scale q k^T + bias) v by the fastest path for tensors like these; torch's where there is none.
+
+    n_heads is a multiple of n_kv_heads.
+    """
+    if serves(q) and compiled_serves(q, k):
+        return attend_compiled(q, k, v, to.bias, scale, causal=to.causal)
+    if serves(q) and products_serve(q, k):
+        return attend_by_products(q, k, v, causal_bias(q.shape[2], q) if to.causal else to.bias, scale)
+    shared = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=to.bias, is_causal=to.causal, scale=scale, enable_gqa=shared
+    )
 
 
 def products_serve(q: Queries, k: Keys) -> bool:
@@ -70,7 +88,7 @@ def attend_compiled(q: Queries, k: Keys, v: Keys, bias: Hiding | None, scale: fl
 class _Compiled(Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool, by: Attending
+        ctx: Context, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool, by: Attending
     ) -> Tensor:
         z, mass = by.attend(q, k, v, bias, scale, causal=causal)
         ctx.save_for_backward(q, k, v, mass, bias)
@@ -79,7 +97,8 @@ class _Compiled(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dz: Tensor) -> Grads:
+    def backward(ctx: Context, *grads: Tensor) -> Grads:
+        (dz,) = grads
         q, k, v, mass, bias = ctx.saved_tensors
         by, scale, causal = ctx.how
         return *by.attend_back(dz.to(q.dtype), q, k, v, mass, bias, scale, causal=causal), None, None, None, None
@@ -107,7 +126,7 @@ def _bias_for(bias: Tensor, q: Tensor, n_kv: int) -> Tensor:
 
 class _Attend(Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    def forward(ctx: Context, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
         n_kv = k.shape[1]
         rows, keys, values = (_stacked(x, n_kv) for x in (q, k, v))
         if bias is None:
@@ -124,7 +143,8 @@ class _Attend(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dz: Tensor) -> Grads:
+    def backward(ctx: Context, *grads: Tensor) -> Grads:
+        (dz,) = grads
         rows, keys, values, bias, kept = ctx.saved_tensors
         shape, kv_shape = ctx.shapes
         dz = _stacked(dz.to(values.dtype), kv_shape[1])

@@ -12,20 +12,57 @@ hook), the formulas run. Products are in autocast's dtype where that is on; norm
 float32.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+from torch.autograd import Function, function
+from torch.autograd.function import FunctionCtx
 
 from qkv.kernels import elementwise
 from qkv.kernels.reference import Formulas, Gains, Heads, Kept, NormKind, wide_dtype
 from qkv.shapes import Float
 
-__all__ = ["Heads", "Norm", "NormKind", "attention_in", "attention_out", "mlp", "norm", "product_dtype", "serves"]
+__all__ = [
+    "Context",
+    "Heads",
+    "Norm",
+    "NormKind",
+    "attention_in",
+    "attention_out",
+    "mlp",
+    "norm",
+    "once_differentiable",
+    "product_dtype",
+    "serves",
+]
 
 Grads = tuple[Tensor | None, ...]
+
+
+if TYPE_CHECKING:
+
+    class Context(FunctionCtx):
+        """What a function of autograd keeps from its forward pass for its backward pass, in attributes of any name."""
+
+        needs_input_grad: tuple[bool, ...]
+        saved_tensors: tuple[Any, ...]
+        """Tensors, and None where it was given None."""
+
+        def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: object) -> None: ...
+
+else:
+    Context = FunctionCtx
+
+Backward = TypeVar("Backward", bound=Callable[..., object])
+
+
+def once_differentiable(backward: Backward) -> Backward:
+    """torch's, with the type of the backward pass that it is given."""
+    return function.once_differentiable(backward)  # type: ignore[return-value]
 
 
 class Norm(NamedTuple):
@@ -62,7 +99,7 @@ def norm(x: Float[Tensor, "*batch d"], how: Norm) -> Float[Tensor, "*batch d"]:
 
 class _Norm(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gain: Tensor, bias: Tensor | None, kind: NormKind) -> Tensor:
+    def forward(ctx: Context, x: Tensor, gain: Tensor, bias: Tensor | None, kind: NormKind) -> Tensor:
         ctx.by, ctx.kind = elementwise.chosen(x, x.dtype), kind
         y, kept = ctx.by.norm(_rows(x), gain, bias, kind, x.dtype)
         ctx.save_for_backward(gain, bias, *kept)
@@ -70,7 +107,8 @@ class _Norm(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> Grads:
+    def backward(ctx: Context, *grads: Tensor) -> Grads:
+        (dy,) = grads
         gain, bias, *kept = ctx.saved_tensors
         rows = _rows(dy).to(wide_dtype(dy.dtype), copy=True)
         dx, d_gain, d_bias = ctx.by.norm_back(rows, kept, gain, bias, ctx.kind, None)
@@ -168,7 +206,7 @@ class _AttentionIn(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Context,
         x: Tensor,
         gain: Tensor | None,
         shift: Tensor | None,
@@ -201,7 +239,8 @@ class _AttentionIn(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dq: Tensor | None, dk: Tensor | None, dv: Tensor | None, onto: Tensor | None) -> Grads:
+    def backward(ctx: Context, *grads: Tensor | None) -> Grads:
+        dq, dk, dv, onto = grads
         gain, shift, y, joined, *kept = ctx.saved_tensors
         by, heads, (batch, pos, _) = ctx.by, ctx.heads, ctx.shape
         need_x, need_gain, need_shift = ctx.needs_input_grad[:3]
@@ -276,7 +315,7 @@ class _AttentionOut(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, residual: Tensor | None, z: Tensor, W_O: Tensor, b_O: Tensor | None, dtype: torch.dtype
+        ctx: Context, residual: Tensor | None, z: Tensor, W_O: Tensor, b_O: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
         ctx.by = by = elementwise.chosen(W_O if residual is None else residual, dtype)
         heads, weight = z.transpose(1, 2), W_O.to(by.weight_dtype(W_O.numel(), dtype))
@@ -287,7 +326,8 @@ class _AttentionOut(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> Grads:
+    def backward(ctx: Context, *grads: Tensor) -> Grads:
+        (dy,) = grads
         rows, weight = ctx.saved_tensors
         whole, dz = _rows(dy), None
         d = whole.to(rows.dtype)
@@ -327,7 +367,7 @@ class _MLP(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Context,
         x: Tensor,
         gain: Tensor | None,
         shift: Tensor | None,
@@ -357,7 +397,8 @@ class _MLP(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> Grads:
+    def backward(ctx: Context, *grads: Tensor) -> Grads:
+        (dy,) = grads
         gain, shift, y, s, w_in, gate, w_out, *kept = ctx.saved_tensors
         of_gate, kept = kept[:3], kept[3:]
         need_x, need_gain, need_shift, _, need_in, need_gate, need_out, need_b_in, need_b_out = ctx.needs_input_grad[:9]

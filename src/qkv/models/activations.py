@@ -7,12 +7,12 @@ gradient is to be stopped.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from qkv.errors import AddressError, ChangeError, unknown
+from qkv.kernels.autograd import Context
 from qkv.models.addresses import parse_selector
 from qkv.models.attention import Hook
 from qkv.models.layout import Layout, Sizes
@@ -154,12 +154,13 @@ class _Stop(torch.autograd.Function):
     """The identity, whose gradient is 0 at some heads, or everywhere."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, heads: frozenset[int] | None) -> Tensor:
+    def forward(ctx: Context, x: Tensor, heads: frozenset[int] | None) -> Tensor:
         ctx.heads = heads
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = grads
         if ctx.heads is None:
             return torch.zeros_like(gradient), None
         return gradient.index_fill(1, torch.tensor(sorted(ctx.heads), device=gradient.device), 0.0), None

@@ -14,58 +14,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError
-from qkv.kernels import attention_products, autograd
-from qkv.kernels.cache import KVCache
+from qkv.kernels import blocks
+from qkv.kernels.attention_products import attend
+from qkv.kernels.blocks import Drop
+from qkv.kernels.cache import Cache, KVCache
 from qkv.models.layout import Layout, RopeScaling, Sizes, check
 from qkv.models.masks import Visible, visible
-from qkv.models.norms import LayerNorm, RMSNorm, apply_norm
+from qkv.models.norms import RMSNorm, apply_norm
 from qkv.models.positions import Rotary, rotate
 from qkv.models.start import fill
 from qkv.shapes import Bool, Float, Int
 
-__all__ = ["MultiHeadAttention", "Drop", "SelfAttention", "Hook", "attend", "attend_explicit", "joined"]
+__all__ = ["Drop", "Hook", "MultiHeadAttention", "SelfAttention", "attend", "attend_explicit"]
 
 Hook = Callable[[str, Tensor], Tensor]
 """`hook(name, tensor) -> tensor`: sees, and may replace, an activation by its name ("L0.pattern")."""
-
-Drop = Callable[[str, Tensor], Tensor]
-"""`drop(site, tensor) -> tensor`: dropout by site name ("L0.mlp_out"); the caller owns its randomness.
-
-One that has `drop.onto(stream, site, tensor)` makes the sum with the residual stream itself."""
-
-
-def joined(
-    stream: Float[Tensor, "batch pos d_model"] | None,
-    drop: Drop | None,
-    site: str,
-    out: Float[Tensor, "batch pos d_model"],
-) -> Float[Tensor, "batch pos d_model"]:
-    """[stream +] drop(out): what a sublayer made, back on the residual stream."""
-    if stream is None:
-        return out if drop is None else drop(site, out)
-    if drop is None:
-        return stream + out
-    onto = getattr(drop, "onto", None)
-    return stream + drop(site, out) if onto is None else onto(stream, site, out)
-
-
-def attend(
-    q: Float[Tensor, "batch n_heads query_pos d_head"],
-    k: Float[Tensor, "batch n_kv_heads key_pos d_head"],
-    v: Float[Tensor, "batch n_kv_heads key_pos d_value"],
-    to: Visible,
-    scale: float,
-) -> Float[Tensor, "batch n_heads query_pos d_value"]:
-    """z = softmax(scale * q k^T + bias) v in one fused operator; n_heads is a multiple of n_kv_heads."""
-    if autograd.serves(q) and attention_products.compiled_serves(q, k):
-        return attention_products.attend_compiled(q, k, v, to.bias, scale, causal=to.causal)
-    if autograd.serves(q) and attention_products.products_serve(q, k):
-        bias = attention_products.causal_bias(q.shape[2], q) if to.causal else to.bias
-        return attention_products.attend_by_products(q, k, v, bias, scale)
-    shared = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=to.bias, is_causal=to.causal, scale=scale, enable_gqa=shared
-    )
 
 
 def attend_explicit(
@@ -82,7 +45,7 @@ def attend_explicit(
     Float[Tensor, "batch n_heads query_pos key_pos"],
     Float[Tensor, "batch n_heads query_pos key_pos"],
 ]:
-    """The same by its formula: (z, scores, pattern).
+    """`attend` by its formula: (z, scores, pattern).
 
     Scores are scaled and -inf where a key is hidden, so pattern = softmax(scores) and its rows sum to 1. `hook` may
     replace scores and pattern on the way.
@@ -201,7 +164,6 @@ class MultiHeadAttention(nn.Module):
         self.qnorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
         self.knorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
         self.rotary = Rotary(self.d_head, rope_base, rope_share, rope_scaling) if rope_base else None
-        self._fast = self.rotary is None or self.rotary.whole
         if seed is not None:
             fill(self, start, 1, seed)
 
@@ -219,7 +181,7 @@ class MultiHeadAttention(nn.Module):
 
         Raises ConfigError for documents beside a context, whose positions are others.
         """
-        return self.mix(x, self._visible(x, context, mask, documents), context=context)
+        return blocks.attention(self, x, self._visible(x, context, mask, documents), context=context)
 
     def forward_recorded(
         self,
@@ -240,7 +202,7 @@ class MultiHeadAttention(nn.Module):
             record[name.lstrip(".")] = tensor
             return tensor
 
-        return self.mix(x, self._visible(x, context, mask, documents), context=context, hook=hook), record
+        return self.mixed(x, self._visible(x, context, mask, documents), context=context, hook=hook), record
 
     def _visible(self, x: Tensor, context: Tensor | None, mask: Tensor | None, documents: Tensor | None) -> Visible:
         if context is not None and documents is not None:
@@ -283,85 +245,43 @@ class MultiHeadAttention(nn.Module):
         cos, sin, _ = self.rotary.tables(offset + heads.shape[2], heads.dtype, heads.device)
         return rotate(heads, cos[offset:], sin[offset:])
 
-    def mix(
+    def mixed(
         self,
-        x: Float[Tensor, "batch query_pos d_model"],
+        h: Float[Tensor, "batch query_pos d_model"],
         to: Visible,
         *,
-        norm: nn.Module | None = None,
-        skip: bool = False,
         context: Float[Tensor, "batch key_pos d_model"] | None = None,
-        cache: KVCache | None = None,
+        cache: Cache | None = None,
         layer: int = 0,
         name: str = "",
-        drop: Drop | None = None,
         hook: Hook | None = None,
     ) -> Float[Tensor, "batch query_pos d_model"]:
-        """[x +] attention(norm(x)), with everything decided by the caller: a block's whole sublayer.
+        """attention(h) by the formula, with everything decided by the caller.
 
-        `to` says what is visible; `norm` comes first and x is added where
-        `skip`; `cache` and this attention's `layer` in it; `name` begins the names by which `drop` and `hook` are
-        called. A `hook` switches to the explicit path.
+        `to` says what is visible; `cache` holds earlier keys and values, and this attention's `layer` in it; `hook` is
+        called by names that begin with `name`, and switches to the explicit path.
         """
-        if hook is None and cache is None and context is None and self._fast and autograd.serves(x):
-            q, k, v, x = self._project_fast(x, norm)
-            z = attend(q, k, v, to, self.scale)
-            if skip and drop is None:
-                return autograd.attention_out(x, z, self.W_O, self.b_O)
-            out = autograd.attention_out(None, z, self.W_O, self.b_O)
-        else:
-            h = x if norm is None else apply_norm(norm, x, plain=hook is not None)
-            h = hook(f"{name}.x", h) if hook and context is None else h
-            out = F.linear(self._mixed(h, to, context, cache, layer, name, hook), self.W_O.t(), self.b_O)
-            out = hook(f"{name}.attn_out", out) if hook else out
-        return joined(x if skip else None, drop, f"{name}.attn_out", out)
+        assert cache is None or isinstance(cache, KVCache)
 
-    def _project_fast(self, x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q, k, v of norm(x), and x for the residual sum."""
-        h, inside = x, None
-        if isinstance(norm, RMSNorm | LayerNorm):
-            inside = norm.fast
-        elif norm is not None:
-            h = norm(x)
-        gains, eps, turn = None, 0.0, None
-        if self.qnorm is not None and self.knorm is not None:
-            gains, eps = (self.qnorm.gain, self.knorm.gain), self.qnorm.eps
-        if self.rotary is not None:
-            _, _, turn = self.rotary.tables(x.shape[1], x.dtype, x.device)
-        heads = autograd.Heads(self.n_heads, self.n_kv_heads, self.d_head, turn, eps)
-        biases = None
-        if self.b_Q is not None and self.b_K is not None and self.b_V is not None:
-            biases = self.b_Q, self.b_K, self.b_V
-        q, k, v, h = autograd.attention_in(h, inside, (self.W_Q, self.W_K, self.W_V), biases, gains, heads)
-        return q, k, v, h if inside is not None or norm is None else x
+        def see(part: str, tensor: Tensor) -> Tensor:
+            return tensor if hook is None else hook(f"{name}.{part}", tensor)
 
-    def _mixed(
-        self,
-        h: Tensor,
-        to: Visible,
-        context: Tensor | None,
-        cache: KVCache | None,
-        layer: int,
-        name: str,
-        hook: Hook | None,
-    ) -> Tensor:
-        """z of all heads side by side, [batch, query_pos, n_heads * d_head], by the formula."""
         plain = hook is not None
-        if context is not None:
-            q = self.queries(h, plain=plain)
-            k, v = (
-                cache.context(layer, lambda: self.keys_values(context, plain=plain))
-                if cache
-                else self.keys_values(context, plain=plain)
-            )
-        else:
-            offset = cache.length if cache else 0
+        if context is None:
+            h, offset = see("x", h), 0 if cache is None else cache.length
+            # heads split: [batch, pos, d_model] -> [batch, heads, pos, d_head]
             q, (k, v) = self.queries(h, offset, plain=plain), self.keys_values(h, offset, plain=plain)
-            k, v = cache.append(layer, k, v) if cache else (k, v)
+            k, v = (k, v) if cache is None else cache.append(layer, k, v)
+        else:
+            q, read = self.queries(h, plain=plain), lambda: self.keys_values(context, plain=plain)
+            k, v = read() if cache is None else cache.context(layer, read)
         if hook is None:
             z = attend(q, k, v, to, self.scale)
         else:
-            q, k, v = hook(f"{name}.q", q), hook(f"{name}.k", k), hook(f"{name}.v", v)
+            q, k, v = see("q", q), see("k", k), see("v", v)
             z, _, _ = attend_explicit(q, k, v, to, self.scale, name=name, hook=hook)
-            z = hook(f"{name}.z", z)
-        return z.transpose(1, 2).flatten(2)  # heads merged: [batch, n_heads, query_pos, d_head] side by side again
+            z = see("z", z)
+        beside = z.transpose(1, 2).flatten(
+            2
+        )  # heads merged: [batch, heads, pos, d_head] -> [batch, pos, heads * d_head]
+        return see("attn_out", F.linear(beside, self.W_O.t(), self.b_O))  # [batch, pos, d_model]

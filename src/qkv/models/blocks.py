@@ -1,16 +1,19 @@
 """One Transformer block: attention and an MLP, each with its norm and its residual sum."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.kernels import autograd
+from qkv.kernels import autograd, blocks
+from qkv.kernels.blocks import joined
 from qkv.kernels.cache import Cache
-from qkv.models.attention import Drop, Hook, MultiHeadAttention, joined
+from qkv.models.attention import Drop, Hook, MultiHeadAttention
 from qkv.models.layout import Layout, Sizes
 from qkv.models.lstm import MIXERS
 from qkv.models.masks import Visible
-from qkv.models.norms import ACTIVATIONS, LayerNorm, RMSNorm, apply_norm, make_norm
+from qkv.models.norms import ACTIVATIONS, apply_norm, make_norm
 from qkv.shapes import Float
 
 __all__ = ["MLP", "Block"]
@@ -41,29 +44,6 @@ class MLP(nn.Module):
         else:
             hidden = ACTIVATIONS[self.kind](hidden)
         return F.linear(hidden, self.W_out.t(), self.b_out)
-
-    def mix(
-        self,
-        x: Float[Tensor, "batch pos d_model"],
-        *,
-        norm: nn.Module | None = None,
-        skip: bool = False,
-        name: str = "",
-        drop: Drop | None = None,
-        hook: Hook | None = None,
-    ) -> Float[Tensor, "batch pos d_model"]:
-        """[x +] mlp(norm(x)): a block's whole sublayer, see `MultiHeadAttention.mix`."""
-        if hook is None and self.kind not in ("relu", "silu") and autograd.serves(x):
-            h, inside = (x, norm.fast) if isinstance(norm, RMSNorm | LayerNorm) else (norm(x) if norm else x, None)
-            joint = skip and drop is None and h is x
-            weights, biases = (self.W_in, self.W_gate, self.W_out), (self.b_in, self.b_out)
-            out = autograd.mlp(h, inside, self.kind, weights, biases, residual=joint)
-            if joint:
-                return out
-        else:
-            out = self(x if norm is None else apply_norm(norm, x, plain=hook is not None))
-            out = hook(f"{name}.mlp_out", out) if hook else out
-        return joined(x if skip else None, drop, f"{name}.mlp_out", out)
 
 
 class Block(nn.Module):
@@ -108,35 +88,52 @@ class Block(nn.Module):
         drop: Drop | None = None,
         hook: Hook | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The residual stream after this block, given that before it."""
-        name = self.name
-        x = hook(f"{name}.resid_pre", x) if hook else x
-        around = {"skip": self.skip, "drop": drop, "hook": hook}
-        held = {"cache": cache, "layer": self.layer}
-        mixer = self.attention or self.mixer
-        assert mixer is not None
-        if self.parallel and self.mlp is not None:
-            around["skip"] = False
-            attended = mixer.mix(x, to, norm=self.norm1, name=name, **around, **held)
-            x = x + attended + self.mlp.mix(x, norm=self.norm2, name=name, **around)
-            return hook(f"{name}.resid_post", x) if hook else x
-        x = mixer.mix(x, to, norm=self._before(self.norm1), name=name, **around, **held)
-        x = self._after(self.norm1, x, hook)
-        if self.cross is not None:
-            seen, norm = to_context or Visible(False, None), self._before(self.norm_cross)
-            x = self.cross.mix(x, seen, norm=norm, context=context, name=f"{name}.cross", **around, **held)
-            x = self._after(self.norm_cross, x, hook)
-        x = hook(f"{name}.resid_mid", x) if hook else x
-        if self.mlp is not None:
-            x = self.mlp.mix(x, norm=self._before(self.norm2), name=name, **around)
-            x = self._after(self.norm2, x, hook)
-        return hook(f"{name}.resid_post", x) if hook else x
+        """The residual stream after this block, given that before it: [batch, pos, d_model] at every line."""
+        to_context = to_context or Visible(False, None)
+        if hook is None and autograd.serves(x):
+            return blocks.forward(self, x, to, context=context, to_context=to_context, cache=cache, drop=drop)
 
-    def _before(self, norm: nn.Module | None) -> nn.Module | None:
-        return norm if self.pre else None
+        def see(site: str, x: Tensor) -> Tensor:
+            return hook(f"{self.name}.{site}", x) if hook else x
 
-    def _after(self, norm: nn.Module | None, x: Tensor, hook: Hook | None) -> Tensor:
-        return x if self.pre or norm is None else apply_norm(norm, x, plain=hook is not None)
+        def add(x: Tensor | None, site: str, out: Tensor) -> Tensor:
+            """x + dropout(out); dropout(out) alone where x is None, as in a layout without skip connections."""
+            return joined(x if self.skip else None, drop, f"{self.name}.{site}", out)
+
+        def cross(h: Tensor) -> Tensor:
+            assert self.cross is not None
+            how = {"context": context, "cache": cache, "layer": self.layer, "name": f"{self.name}.cross", "hook": hook}
+            return self.cross.mixed(h, to_context, **how)
+
+        def mlp(h: Tensor) -> Tensor:
+            assert self.mlp is not None
+            return see("mlp_out", self.mlp(h))
+
+        first, out = (self.attention, "attn_out") if self.attention is not None else (self.mixer, "mix_out")
+        assert first is not None
+        attention = partial(first.mixed, to=to, cache=cache, layer=self.layer, name=self.name, hook=hook)
+        norm1, norm_cross, norm2 = (partial(_normed, norm) for norm in (self.norm1, self.norm_cross, self.norm2))
+
+        x = see("resid_pre", x)
+        if self.parallel:
+            x = x + add(None, out, attention(norm1(x))) + add(None, "mlp_out", mlp(norm2(x)))
+        elif self.pre:
+            h = add(x, out, attention(norm1(x)))
+            h = add(h, "cross.attn_out", cross(norm_cross(h))) if self.cross else h
+            h = see("resid_mid", h)
+            x = add(h, "mlp_out", mlp(norm2(h))) if self.mlp else h
+        else:
+            h = norm1(add(x, out, attention(x)))
+            h = norm_cross(add(h, "cross.attn_out", cross(h))) if self.cross else h
+            h = see("resid_mid", h)
+            x = norm2(add(h, "mlp_out", mlp(h))) if self.mlp else h
+        return see("resid_post", x)
+
+
+def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
+    """norm(x) by its formula."""
+    assert norm is not None
+    return apply_norm(norm, x, plain=True)
 
 
 def _attention(sizes: Sizes, layout: Layout, rotary: bool) -> MultiHeadAttention:

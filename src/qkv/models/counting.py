@@ -3,9 +3,10 @@
 import dataclasses
 from collections.abc import Iterator
 
-from qkv.errors import ConfigError, many
+from qkv.errors import ConfigError
 from qkv.models.layout import ModelConfig
 from qkv.models.zoo import build
+from qkv.words import many
 
 __all__ = ["n_parameters", "with_parameters"]
 

@@ -13,20 +13,16 @@ all that does not wait for the position before at once. The formula in plain ope
 torch.compile and away from a CPU.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from qkv.kernels import autograd
 from qkv.kernels.cache import Cache, KVCache, StateCache
-from qkv.models.attention import Drop, Hook, joined
+from qkv.models.attention import Hook
 from qkv.models.layout import Layout, Sizes
 from qkv.models.masks import Visible
-from qkv.models.norms import apply_norm
 from qkv.shapes import Float
 
 __all__ = ["LSTM", "MIXERS", "Mean"]
@@ -36,33 +32,28 @@ State = tuple[Tensor, Tensor]
 
 
 class _Mixer(nn.Module):
-    """A block's first sublayer: [x +] mixed(norm(x)); abstract."""
+    """What a block has in place of attention; abstract."""
 
     def mixed(
-        self, h: Float[Tensor, "batch pos d_model"], to: Visible, cache: Cache | None, layer: int, *, plain: bool
-    ) -> Float[Tensor, "batch pos d_model"]:
-        """Each position from those that `to` lets it see."""
-        raise NotImplementedError
-
-    def mix(
         self,
-        x: Float[Tensor, "batch pos d_model"],
+        h: Float[Tensor, "batch pos d_model"],
         to: Visible,
         *,
-        norm: nn.Module | None = None,
-        skip: bool = False,
         cache: Cache | None = None,
         layer: int = 0,
         name: str = "",
-        drop: Drop | None = None,
         hook: Hook | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """A block's whole sublayer, as `MultiHeadAttention.mix`; its activations are `x` and `mix_out`."""
-        h = x if norm is None else apply_norm(norm, x, plain=hook is not None)
+        """Each position from those that `to` lets it see, as `MultiHeadAttention.mixed`.
+
+        Its activations are `x` and `mix_out`.
+        """
         h = hook(f"{name}.x", h) if hook else h
-        out = self.mixed(h, to, cache, layer, plain=hook is not None)
-        out = hook(f"{name}.mix_out", out) if hook else out
-        return joined(x if skip else None, drop, f"{name}.mix_out", out)
+        out = self._mixed(h, to, cache, layer, plain=hook is not None)
+        return hook(f"{name}.mix_out", out) if hook else out
+
+    def _mixed(self, h: Tensor, to: Visible, cache: Cache | None, layer: int, *, plain: bool) -> Tensor:
+        raise NotImplementedError
 
 
 class Mean(_Mixer):
@@ -74,9 +65,7 @@ class Mean(_Mixer):
     def __init__(self, sizes: Sizes, layout: Layout, *, causal: bool) -> None:
         super().__init__()
 
-    def mixed(
-        self, h: Float[Tensor, "batch pos d_model"], to: Visible, cache: Cache | None, layer: int, *, plain: bool
-    ) -> Float[Tensor, "batch pos d_model"]:
+    def _mixed(self, h: Tensor, to: Visible, cache: Cache | None, layer: int, *, plain: bool) -> Tensor:
         """The mean; a `cache` holds the vectors read so far."""
         assert cache is None or isinstance(cache, KVCache)
         keys = h if cache is None else cache.append(layer, h[:, None], h[:, None])[0][:, 0]
@@ -103,9 +92,7 @@ class LSTM(_Mixer):
             setattr(self, f"W_hh{back}", nn.Parameter(torch.empty(self.width, 4 * self.width)))
             setattr(self, f"b_ih{back}", nn.Parameter(torch.empty(4 * self.width)))
 
-    def mixed(
-        self, h: Float[Tensor, "batch pos d_model"], to: Visible, cache: Cache | None, layer: int, *, plain: bool
-    ) -> Float[Tensor, "batch pos d_model"]:
+    def _mixed(self, h: Tensor, to: Visible, cache: Cache | None, layer: int, *, plain: bool) -> Tensor:
         """h_t; a `cache` holds the state after the positions read so far."""
         assert cache is None or isinstance(cache, StateCache)
         if self.causal:
@@ -165,7 +152,13 @@ class _Recurrence(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor, carried: Tensor | None, real: Tensor | None
+        ctx: autograd.Context,
+        inputs: Tensor,
+        weight: Tensor,
+        h: Tensor,
+        c: Tensor,
+        carried: Tensor | None,
+        real: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         n, batch, width = len(inputs), inputs.shape[1], weight.shape[0]
         gates = inputs.clone()
@@ -190,8 +183,9 @@ class _Recurrence(Function):
         return states, cells
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    @autograd.once_differentiable
+    def backward(ctx: autograd.Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad, _ = grads
         gates, before_h, before_c, tanh_c, weight, carried, real = ctx.saved_tensors
         width = weight.shape[0]
         i, f, g, o = gates.split(width, dim=2)
@@ -205,6 +199,7 @@ class _Recurrence(Function):
         dh_next, dc_next = torch.zeros_like(grad[0]), torch.zeros_like(grad[0])
         for t in reversed(range(len(grad))):
             dh, dc = grad[t] + dh_next, dc_next
+            passed = None
             if real is not None:
                 passed = dh.masked_fill(real[t], 0), dc.masked_fill(real[t], 0)
                 dh, dc = dh * real[t], dc * real[t]
@@ -213,7 +208,7 @@ class _Recurrence(Function):
             slope.view(-1, 4, width)[:, :3].mul_(dc[:, None])
             slope[:, 3 * width :].mul_(dh)
             dh_next, dc_next = slope @ weight.t(), dc * f[t]
-            if real is not None:
+            if passed is not None:
                 dh_next, dc_next = dh_next + passed[0], dc_next + passed[1]
             if carried is not None:
                 dh_next, dc_next = dh_next * carried[t], dc_next * carried[t]

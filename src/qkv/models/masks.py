@@ -4,28 +4,15 @@ A plain causal or unrestricted view needs no tensor at all, so that the fused op
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError
+from qkv.kernels.attention import Visible
 from qkv.shapes import Bool, Float, Int
 
 __all__ = ["Visible", "visible"]
-
-
-class Visible(NamedTuple):
-    """Which keys a query may see."""
-
-    causal: bool
-    """Key positions up to the query's own, and nothing else to say; `bias` is then None."""
-    bias: Float[Tensor, "#batch 1 #query_pos key_pos"] | None
-    """Otherwise 0 where visible and -inf where not; None: everything."""
-    keys: Bool[Tensor, "batch key_pos"] | None = None
-    """What it was made of, for those who read position by position: True = real token."""
-    documents: Int[Tensor, "batch key_pos"] | None = None
-    """The document of each position."""
 
 
 def visible(

@@ -23,7 +23,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+
+from qkv.jsontypes import JsonObject
 
 __all__ = ["OFF", "compiler", "folder", "load", "openmp", "remembered", "why_not"]
 
@@ -82,7 +83,7 @@ def openmp() -> Path | None:
     return there[0] if there else None
 
 
-def remembered(name: str, of: Sequence[str], measure: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+def remembered(name: str, of: Sequence[str], measure: Callable[[], JsonObject]) -> JsonObject | None:
     """A measurement of compiled sources, made once on this machine; every later process gets the same result.
 
     name: of the measurement; of: the sources. A different processor, compiler, torch or source has its own result. The
@@ -200,7 +201,7 @@ def _only_ours(path: Path) -> bool:
     return there.st_uid in (os.getuid(), 0) and not there.st_mode & 0o022
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> JsonObject | None:
     """A stored measurement; None if there is none or it is damaged."""
     try:
         found = json.loads(path.read_bytes()) if _only_ours(path) else None

@@ -52,7 +52,7 @@ class Parts:
         return bool(self.config.from_run) and not self.new
 
     def train(self, **how: Any) -> loop.Outcome:
-        """Hand them to `qkv.training.loop.run`; `how` is what else it is told, or told instead."""
+        """Hand them to `qkv.training.loop.run`; `how` is what else is in its setup, or is there instead."""
         own: dict[str, Any] = {
             "model": self.model,
             "catalogue": self.catalogue,
@@ -64,7 +64,7 @@ class Parts:
             "seed": self.config.seed,
             "constraint": self.plan if self.plan.acts else None,
         }
-        return loop.run(**own | how)
+        return loop.run(loop.TrainingSetup(**own | how))
 
 
 def assemble(

@@ -10,10 +10,11 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from qkv.config import field_paths, flat, override
 from qkv.data.config import DataConfig, ImageOptions, whole_source
+from qkv.data.corpus import Corpus
 from qkv.errors import ConfigError, RunFolderError, typed, unknown
 from qkv.folder.run_folder import RunFolder
 from qkv.folder.verified import check_weights
@@ -24,6 +25,7 @@ from qkv.laws import (
     SIZE_LAWS,
     TWO_CORES,
     Budget,
+    Pace,
     Scale,
     bytes_worth_reading,
     is_worth_compiling,
@@ -38,6 +40,7 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.unused_settings import refuse_unused
 from qkv.tasks import Data, Task, find_task
 from qkv.training.config import TrainingConfig
+from qkv.training.precision import Machine
 from qkv.training.precision import resolve as resolve_machine
 
 __all__ = ["OPTIONS", "Request", "resolve", "same_run"]
@@ -166,33 +169,14 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     _check_no_run(request.source)
     parent = _parent(request, task)
     preset = find(parent.preset if parent else request.preset or "", task.name, goes_on=parent is not None)
-    precision = _settings_of(request, "machine").get("precision")  # kernels are those of a precision
-    machine = resolve_machine(
-        request.device or "cpu",
-        precision if precision in ("fp32", "bf16") else request.precision or "auto",
-        request.threads or 0,
-        ranks=request.nproc or 1,
-    )
+    machine = _machine(request)
     is_text = task.size_law in _OF_TEXT
     on_a_card = machine.device == "cuda" and is_text and not request.steps  # who names steps compares
     pace = A_CARD if on_a_card else TWO_CORES
     read = bytes_worth_reading(request.minutes or 0.0, pace.a_minute / TWO_CORES.a_minute)
     settings = _data_config(request, task, parent, read if is_text and not request.until_loss else 0)
     data: Data = task.load(settings, cache=cache)
-    examples = str(_settings_of(request, "training").get("batch_size", ""))
-    is_sized = bool(request.parameters or _settings_of(request, "model.sizes"))  # what it costs is not the law's guess
-    teachers = str(_settings_of(request, "training.teaching").get("teachers", "0" if is_sized else ""))
-    budget = Budget(
-        steps=request.steps or 0,
-        minutes=request.minutes or 0.0,
-        until_loss=request.until_loss or 0.0,
-        body_layers=parent.model.sizes.n_layers if parent else 0,
-        batch_size=int(examples) if examples.isdecimal() else 0,
-        teachers=int(teachers) if teachers.isdecimal() else None,
-        val_tokens=_val_tokens(task, data),
-        d_vocab=task.model_sizes(data).get("d_vocab", 0),
-        pace=pace,
-    )
+    budget = _budget(request, task, data, parent, pace)
     yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
     model = _model(request, task, preset, data, scale, parent)
@@ -222,20 +206,41 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     )
     given = {"machine.shard": request.shard, "on_spike": request.on_spike, "report": request.report}
     config = override(config, dict(request.set) | {name: value for name, value in given.items() if value is not None})
-    dropped = dataclasses.replace(model.layout, dropout=config.model.layout.dropout)
-    if parent and config.model != dataclasses.replace(model, layout=dropped):
-        raise ConfigError(
-            "--from goes on with the model of that run; of its sizes and layout only dropout can be set, and a smaller"
-            " n_ctx"
-        )
-    for name, value in task.model_sizes(data).items():
-        spare = parent is not None and name == "d_vocab" and model.sizes.d_vocab > value  # rows that no token has
-        _dictated(name, getattr(config.model.sizes, name), model.sizes.d_vocab if spare else value)
+    _check_model(config.model, model, task.model_sizes(data), goes_on=parent is not None)
     config = dataclasses.replace(config, model=config.model.resolved())
     refuse_unused(config, request.given())
     if advice := "" if scale.note else compiling_advice(config, task.positions(data, config.model.sizes)):
         scale = dataclasses.replace(scale, note=advice)
     return config, data, scale
+
+
+def _machine(request: Request) -> Machine:
+    """Where and how exactly it is computed; a precision that was set counts, since kernels are those of a precision."""
+    precision = _settings_of(request, "machine").get("precision")
+    return resolve_machine(
+        request.device or "cpu",
+        precision if precision in ("fp32", "bf16") else request.precision or "auto",
+        request.threads or 0,
+        ranks=request.nproc or 1,
+    )
+
+
+def _budget(request: Request, task: Task, data: Data, parent: "_Parent | None", pace: Pace) -> Budget:
+    """What the size law may spend, and what was set of that which it would choose."""
+    examples = str(_settings_of(request, "training").get("batch_size", ""))
+    is_sized = bool(request.parameters or _settings_of(request, "model.sizes"))  # what it costs is not the law's guess
+    teachers = str(_settings_of(request, "training.teaching").get("teachers", "0" if is_sized else ""))
+    return Budget(
+        steps=request.steps or 0,
+        minutes=request.minutes or 0.0,
+        until_loss=request.until_loss or 0.0,
+        body_layers=parent.model.sizes.n_layers if parent else 0,
+        batch_size=int(examples) if examples.isdecimal() else 0,
+        teachers=int(teachers) if teachers.isdecimal() else None,
+        val_tokens=len(cast(Corpus, data).val) if task.size_law in _OF_TEXT else 0,
+        d_vocab=task.model_sizes(data).get("d_vocab", 0),
+        pace=pace,
+    )
 
 
 def compiling_advice(config: RunConfig, positions: int) -> str:
@@ -253,11 +258,6 @@ def compiling_advice(config: RunConfig, positions: int) -> str:
 
 _OF_TEXT = ("text", "hidden text")
 """Size laws of the tasks whose data are one plain text."""
-
-
-def _val_tokens(task: Task, data: Any) -> int:
-    """Tokens of the validation text of a task on plain text; 0 elsewhere."""
-    return len(data.val) if task.size_law in _OF_TEXT else 0
 
 
 def _check_no_run(source: str) -> None:
@@ -354,7 +354,7 @@ def _model(
     pinned = dict(task.model_sizes(data)) | {
         name: int(value) for name, value in _settings_of(request, "model.sizes").items() if str(value).isdecimal()
     }
-    scale = dataclasses.replace(scale, n_ctx=task.longest(data) or scale.n_ctx)
+    scale = dataclasses.replace(scale, n_ctx=task.needed_positions(data) or scale.n_ctx)
     d_vocab, patches = pinned.get("d_vocab", 0), task.patches(data)
     model = model_config(preset, task.model_kind, d_vocab, scale, pinned, classes, patches)
     if not request.parameters:
@@ -371,15 +371,25 @@ def _model(
     return model
 
 
-def _dictated(name: str, given: int, needed: int) -> None:
-    """Make sure that a size is what the data need. Raises ConfigError with both."""
-    if given == needed:
-        return
-    if name == "d_vocab":
+def _check_model(made: ModelConfig, chosen: ModelConfig, by_data: Mapping[str, int], *, goes_on: bool) -> None:
+    """Make sure that settings left the model what it has to be: where it `goes_on`, the other run's, and always of the
+    sizes that the data need. Raises ConfigError that says what was set.
+    """
+    dropped = dataclasses.replace(chosen.layout, dropout=made.layout.dropout)
+    if goes_on and made != dataclasses.replace(chosen, layout=dropped):
         raise ConfigError(
-            f"d_vocab is {given} but the tokenizer has {needed} tokens; use --vocab to fit another vocabulary"
+            "--from goes on with the model of that run; of its sizes and layout only dropout can be set, and a smaller"
+            " n_ctx"
         )
-    raise ConfigError(f"{name} is {given} but the data have {needed}; leave it out")
+    for name, value in by_data.items():
+        has_spare_rows = goes_on and name == "d_vocab" and chosen.sizes.d_vocab > value  # those that no token has
+        given, needed = getattr(made.sizes, name), chosen.sizes.d_vocab if has_spare_rows else value
+        if given != needed and name == "d_vocab":
+            raise ConfigError(
+                f"d_vocab is {given} but the tokenizer has {needed} tokens; use --vocab to fit another vocabulary"
+            )
+        if given != needed:
+            raise ConfigError(f"{name} is {given} but the data have {needed}; leave it out")
 
 
 def training_config(

@@ -21,7 +21,7 @@ from qkv import native
 from qkv.changes import parse_changes
 from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
-from qkv.errors import ConfigError, Interrupted, RunFolderError, many, typed
+from qkv.errors import ConfigError, Interrupted, RunFolderError, typed
 from qkv.folder.run_folder import RunFolder
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
@@ -46,6 +46,7 @@ from qkv.training.distributed.ranks import Ranks, check_shares, join
 from qkv.training.distributed.shards import check_shard
 from qkv.training.precision import Machine, check_compiler, check_device, check_native, is_slower_natively
 from qkv.training.record import Observer, Outcome, StepRecord
+from qkv.words import many, plural
 
 __all__ = ["Listening", "next_folder", "resume", "train"]
 
@@ -291,13 +292,7 @@ def _run(
     # Of little time they come after the training: taking a core by turns they would make its pace a guess.
     background = None if is_brief else BackgroundBaselines(parts.task, corpus, cache)
     with Store(folder.telemetry) as store:
-        observers: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
-        start = parts.start if resume_from is None or resume_from.state.step == 0 else None  # else the kept ones
-        recorder = Recorder(store, config.watch, watching=config.watching, start=start)
-        observers += [recorder, _Progress(listening.progress)]
-        if listening.log:
-            tracker = open_tracker(listening.log, folder.path, flat(config))
-            observers.append(Sender(tracker, folder.telemetry, recorder, listening.say))
+        observers = _observers(parts, folder, store, listening, resume_from)
         elsewhere = note_machine(store, config, resume_from.state.step if resume_from else 0)
         if elsewhere:
             listening.say(elsewhere)
@@ -334,6 +329,25 @@ def _run(
         | {"data": {"name": corpus.name, "sha256": corpus.sha256, "split": corpus.rule}}
         | {"parent": config.from_run, "summary": facts}
     )
+
+
+def _observers(
+    parts: Parts,
+    folder: RunFolder,
+    store: Store,
+    listening: Listening,
+    resume_from: checkpoints.Checkpoint | None,
+) -> list[Observer]:
+    """Who watches the training: the ledger if one is kept, the recorder, whoever listens, another tracker if asked."""
+    config = parts.config
+    ledger: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
+    start = parts.start if resume_from is None or resume_from.state.step == 0 else None  # else the kept ones
+    recorder = Recorder(store, config.watch, watching=config.watching, start=start)
+    sender: list[Observer] = []
+    if listening.log:
+        tracker = open_tracker(listening.log, folder.path, flat(config))
+        sender.append(Sender(tracker, folder.telemetry, recorder, listening.say))
+    return [*ledger, recorder, _Progress(listening.progress), *sender]
 
 
 @contextlib.contextmanager
@@ -441,7 +455,7 @@ def _announcement(parts: Parts) -> str:
     n = sum(entry.parameter.numel() for entry in parts.catalogue)
     length = many(training.schedule.steps, "step")
     if not training.schedule.steps:
-        length = f"{training.minutes:g} minute{'s' * (training.minutes != 1)}"
+        length = f"{training.minutes:g} {plural(training.minutes, 'minute')}"
     target = f" or a validation loss of {training.until_loss:g}" if training.until_loss else ""
     model = (
         f"{config.preset} {config.model.kind}: {n / 1e6:.2f} M parameters, {many(sizes.n_layers, 'layer')},"

@@ -30,7 +30,7 @@ from qkv.models.layout import ModelConfig, Sizes
 from qkv.recipe.config import RunConfig
 from qkv.recipe.manifest import machine_facts
 from qkv.tasks import TASKS, Task
-from qkv.tasks.task import TaskDefaults
+from qkv.tasks.defaults import TaskDefaults
 from qkv.telemetry import Store
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.config import OptimizerConfig, TrainingConfig

@@ -6,11 +6,12 @@ and images have nothing here, and the file says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from qkv.data.baseline.text import MOST_COUNTED, ngram_losses_by_order
+from qkv.data.corpus import Corpus
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine.design import Arm, Design, Text
 from qkv.studies.synthetic.streams import markov_entropy, markov_matrix
 
@@ -30,7 +31,7 @@ _NONE = {
 }
 
 
-def baselines_of(design: Design, corpus: Callable[[Text], Any]) -> list[dict[str, Any]]:
+def baselines_of(design: Design, corpus: Callable[[Text], Corpus]) -> list[JsonObject]:
     """For every (task, text) of a design's arms: `task`, `text`, `nats` per token or None, and `what` that is.
 
     Next tokens of a text also have `order` and `tokens`, how many are scored. corpus: a text of the design -> its
@@ -41,7 +42,7 @@ def baselines_of(design: Design, corpus: Callable[[Text], Any]) -> list[dict[str
     return [{"task": task, "text": text, **_of(task, texts[text], corpus)} for task, text in asked]
 
 
-def _of(task: str, text: Text, corpus: Callable[[Text], Any]) -> dict[str, Any]:
+def _of(task: str, text: Text, corpus: Callable[[Text], Corpus]) -> JsonObject:
     if task != "causal":
         return {"nats": 0.0 if task in _POSSIBLE else None, "what": _POSSIBLE.get(task) or _NONE[task]}
     made = corpus(text)
@@ -56,9 +57,7 @@ def _of(task: str, text: Text, corpus: Callable[[Text], Any]) -> dict[str, Any]:
     return {"nats": orders[order - 1], "order": order, "tokens": len(made.val) - 1, "what": what}
 
 
-def compared(
-    design: Design, baselines: Sequence[Mapping[str, Any]], losses: Mapping[str, float | None]
-) -> dict[str, Any]:
+def compared(design: Design, baselines: Sequence[JsonMapping], losses: Mapping[str, float | None]) -> JsonObject:
     """`ngram` and `trained`: nats per token of counting and of the first arm that is trained on real next tokens.
 
     An arm on the text of the main effect comes before others. `of` arms are trained like that, of which `better` beat
@@ -83,7 +82,7 @@ def _is_trained(arm: Arm) -> bool:
     return arm.trainer not in _UNTRAINED and arm.labels == "real"
 
 
-def counting_words(verdict: Mapping[str, Any]) -> str:
+def counting_words(verdict: JsonMapping) -> str:
     """Whether the models of a study know more than counting, in a sentence; empty for a file that does not say."""
     found = verdict.get("baseline")
     if found is None:
@@ -100,7 +99,7 @@ def counting_words(verdict: Mapping[str, Any]) -> str:
     )
 
 
-def _who(found: Mapping[str, Any]) -> str:
+def _who(found: JsonMapping) -> str:
     """Which models know less or more than counting, each on the tokens of its own text."""
     better, of = found["better"], found["of"]
     if better in (0, of):
@@ -111,7 +110,7 @@ def _who(found: Mapping[str, Any]) -> str:
     )
 
 
-def yardstick(verdict: Mapping[str, Any], arm: Mapping[str, Any]) -> str:
+def yardstick(verdict: JsonMapping, arm: JsonMapping) -> str:
     """What an arm's loss is to be compared with, for a table: nats and what they are of."""
     rows = verdict.get("baselines", ())
     row = next((row for row in rows if (row["task"], row["text"]) == (arm["task"], arm["text"])), None)

@@ -1,8 +1,8 @@
 """What a question of `studies/questions/` is: words, a design for a text and a budget, and the claim it ends in."""
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,58 +10,14 @@ from qkv.errors import SourceError
 from qkv.studies.engine.assembly import software
 from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.synthetic import streams
+from qkv.studies.verdict.comparison import Comparison
 from qkv.studies.verdict.judging import Derive, Findings
+from qkv.studies.vocabulary import ANSWERS
 
-__all__ = [
-    "Accounts",
-    "ANSWERS",
-    "IN_DEMO",
-    "LEARNS_MASKED",
-    "LEARNS_RECALL",
-    "RECALLED",
-    "Ask",
-    "Plain",
-    "Question",
-    "learned",
-    "make_design",
-    "of_learned",
-    "of_recalling",
-]
+__all__ = ["Accounts", "Ask", "Claim", "Plain", "Question", "by_verdict", "make_design", "quick_or_full"]
 
 QUICK_MINUTES, FULL_MINUTES = 3.0, 150.0
 """Wall time of a study on two cores, by design."""
-ANSWERS = 3
-"""How many times the steps of a causal model a masked one gets where the two are compared as they ended: it is asked
-30 % of the tokens that it reads, the other all of them."""
-LEARNS_MASKED: dict[str, Any] = {
-    "layout": (("positions", "rotary"), ("start", "xavier")),
-    "changes": ("W_E=random(0.02,train=true)",),
-}
-"""Of the arms of studies that need a masked model to learn more than frequencies in their time. From N(0, 0.02) with
-learned positions it stands still there; rotary positions and Glorot's start let it go on (docs/decisions,
-2026-11-22-masked-arms-need-a-start-that-learns). Rows of W_E start small all the same: large ones would keep the
-likenesses that they started with."""
-
-IN_DEMO = (
-    "Known not to hold in the default model of `make demo` (4 layers, d_model 192, untied, Muon, W_O, W_out and W_U at"
-    " 0 at the start, 600 steps of 16 windows, Python's documentation in bpe tokens; one run)"
-)
-"""How `Question.elsewhere` begins; its figures are those of docs/answers/demo.json, which a test holds them to."""
-
-RECALLED = Text(stream="recall", settings=(("keys", 8), ("values", 8)))
-"""A table that is learned to be looked up within a study."""
-LEARNS_RECALL: dict[str, Any] = {
-    "text": "recall",
-    "task": "recall",
-    "lr": 0.003,
-    "layout": (("start", "xavier"),),
-    "sizes": (("n_ctx", 32), ("batch_size", 32)),
-}
-"""Of arms on it: 1,000 steps recall all of it, d_model 64. Sixteen keys from N(0, 0.02) stay near what one gets who
-knows which values were told but not where, and there a share of what was recalled is a share of nothing
-(docs/decisions, 2026-11-24-rows-need-a-baseline-that-learned)."""
-_LEARNED_NATS = 0.05
-"""Beyond frequencies: who saves no more has learned nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +81,40 @@ class Plain:
     """Open, or left out for want of a model that learned what it is about."""
 
 
+def by_verdict(
+    result: Comparison, *, unresolved: str, equivalent: str, above: str, below: str, small: str = "", **parts: str
+) -> str:
+    """Words by how an effect came out, parts put in; `{small}` in those of a difference says that it is trivial."""
+    words = {"unresolved": unresolved, "equivalent": equivalent}.get(result.verdict)
+    words = words or (above if (result.effect or 0.0) > 0 else below)
+    return words.format(small=small if result.verdict == "differs but trivially" else "", **parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The answer in words, without the scale, by how the main effect comes out; they end before its number.
+
+    `{small}` and `{beside}` stand for the two below, `{ends}` for what the number is of.
+    """
+
+    unresolved: str
+    equivalent: str
+    above: str
+    below: str
+    ends: str = ""
+    small: str = ", by less than would matter"
+    """Said of a difference that is a trivial one."""
+    beside: Callable[[Findings], str] = lambda findings: ""
+    """What other effects say, in brackets."""
+
+    def __call__(self, findings: Findings) -> str:
+        """The words for what was found."""
+        return by_verdict(
+            findings.primary.result, unresolved=self.unresolved, equivalent=self.equivalent, above=self.above,
+            below=self.below, small=self.small, ends=self.ends, beside=self.beside(findings),
+        )  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class Accounts:
     """Several measures of the same things, to be read side by side."""
@@ -152,7 +142,7 @@ class Question:
     """The answer in words, without the scale, for a primary effect that has an interval."""
     plain: Plain
     """The same for a newcomer."""
-    also: tuple[tuple[str, Plain], ...] = ()
+    also: Mapping[str, Plain] = field(default_factory=dict)
     """Where more than one thing is asked: the effects that answer the others, each with its sentences."""
     accounts: Accounts | None = None
     """Effects that are told in a table of their own too, before all others."""
@@ -166,61 +156,33 @@ class Question:
     """A sentence on what was counted on the text, without a training, that its figures have to be read with."""
 
 
-def learned(arm: str) -> Contrast:
-    """Whether an arm, which has the probe `learned`, ended better than who knows how often each answer is one."""
-    return Contrast(
-        name=f"learned ({arm})", what="nats that the model saves whoever knows how often each answer is one",
-        terms=((1.0, arm, "beyond frequencies"),), margin=_LEARNED_NATS, unit="nats per answer",
-        expected="above 0, else nothing is said of the arm",
-    )  # fmt: skip
-
-
-def of_learned(contrasts: tuple[Contrast, ...], arms: tuple[str, ...]) -> tuple[Contrast, ...]:
-    """The same, and of each of those arms whether it learned anything, which all that reads it needs."""
-
-    def of(contrast: Contrast) -> Contrast:
-        needs = [learned(arm).name for arm in contrast.arms if arm in arms]
-        return dataclasses.replace(contrast, needs=needs[0]) if needs else contrast
-
-    return (*map(of, contrasts), *map(learned, arms))
-
-
-def recalls(arm: str) -> Contrast:
-    """Whether an arm, which has the probe `answers`, looks up what it is asked for, and does not only guess well.
-
-    Who knows which of 8 values were told, but not where, is right about a third of the time.
-    """
-    return Contrast(
-        name=f"recalls ({arm})", what="answers that it tells rightly", terms=((1.0, arm, "answers"),), margin=50.0,
-        unit="points of 100", expected="above 50, else nothing is said of the arm",
-    )  # fmt: skip
-
-
-def of_recalling(contrasts: tuple[Contrast, ...], arm: str) -> tuple[Contrast, ...]:
-    """The same, all of which need that arm to recall, and whether it does."""
-    return (*(dataclasses.replace(contrast, needs=recalls(arm).name) for contrast in contrasts), recalls(arm))
+def quick_or_full(quick: Callable[[Ask], Design], full: Callable[[Ask], Design]) -> Callable[[Ask], Design]:
+    """The design of a question whose quick study is not its full one in small."""
+    return lambda ask: quick(ask) if ask.quick else full(ask)
 
 
 def make_design(
     ask: Ask,
     *,
     study: str,
-    texts: dict[str, Text],
+    texts: Mapping[str, Text] | None = None,
     scale: Scale,
-    grid: Grid,
-    arms: tuple[Arm, ...],
-    contrasts: tuple[Contrast, ...],
-    replicates: int,
+    grid: Grid | None = None,
+    arms: Sequence[Arm],
+    contrasts: Sequence[Contrast],
+    replicates: int | None = None,
 ) -> Design:
     """A design on the text that was asked for, with the replicates and the margin that were asked for.
 
+    Unless said otherwise that text is cut into characters, and a quick study has 6 replicates, a full one 8.
+
     Raises SourceError where a text is too small for it, ConfigError where it could not answer anything.
     """
+    texts = {"text": Text()} if texts is None else texts
     if ask.margin is not None:
-        primary = Contrast(**{**vars(contrasts[0]), "margin": ask.margin})
-        contrasts = (primary, *contrasts[1:])
-    if ask.seeds is not None:
-        replicates = ask.seeds
+        contrasts = (dataclasses.replace(contrasts[0], margin=ask.margin), *contrasts[1:])
+    if replicates is None:
+        replicates = 6 if ask.quick else 8
     if ask.has_images() and not any(text.stream == "images" for text in texts.values()):
         raise SourceError(f"{study} reads text alone, and {ask.source!r} holds images; give a text, or none")
     if ask.has_vectors() and not any("vectors" in dict(text.settings) for text in texts.values()):
@@ -233,15 +195,15 @@ def make_design(
         source_sha256=sha256,
         texts=tuple(texts.items()),
         scale=scale,
-        grid=grid,
-        arms=arms,
-        contrasts=contrasts,
-        replicates=replicates,
+        grid=grid or Grid(),
+        arms=tuple(arms),
+        contrasts=tuple(contrasts),
+        replicates=replicates if ask.seeds is None else ask.seeds,
         software=software(),
     )
 
 
-def _read(ask: Ask, texts: dict[str, Text], scale: Scale, arms: tuple[Arm, ...]) -> tuple[str, str]:
+def _read(ask: Ask, texts: Mapping[str, Text], scale: Scale, arms: Sequence[Arm]) -> tuple[str, str]:
     """Name and sha256 of the text, once every arm is seen to have enough of it. Raises SourceError."""
     name, sha256 = "made", "made"  # of a table, what its texts are known by, which may say how they were split
     for key, text in texts.items():

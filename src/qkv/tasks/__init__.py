@@ -8,6 +8,7 @@ from qkv.errors import ConfigError, unknown
 from qkv.tasks.batch import Batch
 from qkv.tasks.causal import Causal
 from qkv.tasks.classify import Classify
+from qkv.tasks.defaults import TaskDefaults
 from qkv.tasks.evaluation import evaluate, validation_loss
 from qkv.tasks.figures import Evaluation, Figure, Scores
 from qkv.tasks.image import Image
@@ -15,10 +16,12 @@ from qkv.tasks.masked import Masked
 from qkv.tasks.task import (
     Data,
     Drop,
+    Objective,
     PredictOptions,
+    Presentation,
     Standing,
     Task,
-    TaskDefaults,
+    TaskData,
     Yardsticks,
     standing,
     worse_than_nothing,
@@ -36,10 +39,13 @@ __all__ = [
     "Figure",
     "Image",
     "Masked",
+    "Objective",
     "PredictOptions",
+    "Presentation",
     "Scores",
     "Standing",
     "Task",
+    "TaskData",
     "TaskDefaults",
     "Translate",
     "Yardsticks",

@@ -1,6 +1,6 @@
 """Telling classes of texts apart: one answer to a whole text, from the mean of its vectors after the last layer.
 
-Loss is in nats per text; the figure is accuracy, 0..1. Texts lie side by side in rows (`qkv.data.sequences`), so a
+Loss is in nats per text; the figure is accuracy, 0..1. Texts lie side by side in rows (`qkv.data.packing`), so a
 short phrase costs its own tokens and no padding; positions attend within their own text. A text over n_ctx is cut.
 
 Training texts are made harder, each draw by name. Every token is left out with probability `word_dropout`, so that the
@@ -30,16 +30,17 @@ from torch import Tensor
 
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.examples import Examples, Labelled, load_examples
-from qkv.data.sequences import pack_rows
+from qkv.data.packing import pack_rows
 from qkv.errors import ConfigError
 from qkv.models.embedding import pool
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.randomness import Permutation, uniforms
 from qkv.tasks.batch import Batch
+from qkv.tasks.defaults import TaskDefaults
 from qkv.tasks.evaluation import evaluate, wilson
 from qkv.tasks.figures import Evaluation, Figure, Scores
-from qkv.tasks.task import Drop, PredictOptions, Progress, TaskDefaults, Yardsticks
+from qkv.tasks.task import Drop, PredictOptions, Progress, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Classify"]
@@ -109,7 +110,7 @@ class Classify(TaskDefaults[Examples, TextClassifier]):
         """As the labels are written."""
         return data.classes
 
-    def longest(self, data: Examples) -> int:
+    def needed_positions(self, data: Examples) -> int:
         """The longest text of either part, in steps of 16 from 64 to 256."""
         longest = max(int(part.lengths.max()) for part in (data.train, data.val))
         return min(LONGEST, max(_WIDTH, -(-longest // 16) * 16))

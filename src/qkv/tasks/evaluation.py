@@ -11,22 +11,13 @@ rightly, or every one: windows then do not differ, which says nothing of other t
 independent.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.tasks.batch import Batch, places_of
+from qkv.tasks.batch import places_of
 from qkv.tasks.figures import AtPosition, Evaluation, Figure, Scores
-
-if TYPE_CHECKING:
-    from qkv.models.layout import Sizes
-    from qkv.models.zoo import Model
-
-DataT = TypeVar("DataT", contravariant=True)
-ModelT = TypeVar("ModelT", bound="Model", contravariant=True)
+from qkv.tasks.task import ModelT, Objective, ReadT
 
 _STRETCHES = 32
 """More than a window of any length has."""
@@ -34,21 +25,7 @@ _STRETCHES = 32
 __all__ = ["evaluate", "loss_interval", "ratio_interval", "student_t", "validation_loss", "wilson"]
 
 
-class Scored(Protocol[DataT, ModelT]):
-    """What an evaluation asks of a task (`qkv.tasks.task.Task`)."""
-
-    ordered: ClassVar[bool]
-
-    def val_batches(self, corpus: DataT, sizes: "Sizes", batch_size: int) -> Iterator[Batch]: ...
-
-    def loss(self, model: ModelT, batch: Batch) -> tuple[Tensor, int]: ...
-
-    def score(self, model: ModelT, batch: Batch) -> Scores: ...
-
-    def bits_per_byte(self, corpus: DataT, nats: float) -> float | None: ...
-
-
-def validation_loss(model: ModelT, task: Scored[DataT, ModelT], corpus: DataT, batch_size: int) -> float:
+def validation_loss(model: ModelT, task: Objective[ReadT, ModelT], corpus: ReadT, batch_size: int) -> float:
     """Nats per target over the whole validation split, without anything else: what training asks for.
 
     Sums of batches are added in float64. The same to rounding for every batch_size >= 1.
@@ -63,7 +40,7 @@ def validation_loss(model: ModelT, task: Scored[DataT, ModelT], corpus: DataT, b
     return total / n_targets
 
 
-def evaluate(model: ModelT, task: Scored[DataT, ModelT], corpus: DataT, batch_size: int = 16) -> Evaluation:
+def evaluate(model: ModelT, task: Objective[ReadT, ModelT], corpus: ReadT, batch_size: int = 16) -> Evaluation:
     """Loss and accuracy over the whole validation split, with 95 % intervals; bits per byte where defined."""
     device = next(model.parameters()).device
     sums, places = [], _ByPosition()

@@ -27,8 +27,9 @@ from qkv.models.layout import Patches
 from qkv.models.zoo import ImageClassifier
 from qkv.randomness import Permutation, generator
 from qkv.tasks.batch import Batch
+from qkv.tasks.defaults import TaskDefaults
 from qkv.tasks.figures import Scores
-from qkv.tasks.task import Drop, PredictOptions, Progress, TaskDefaults, Yardsticks
+from qkv.tasks.task import Drop, PredictOptions, Progress, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -6,15 +6,13 @@ whose backward adds in a fixed order (tensor indexing does not, with more than o
 which rows join the gradient of a large tied table.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from qkv.kernels.autograd import Context, once_differentiable
 from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
 from qkv.tasks.batch import Batch, rows_of
@@ -83,7 +81,7 @@ class _TiedTable(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, table: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Context, table: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(ids)
         ctx.shape = table.shape
@@ -91,7 +89,8 @@ class _TiedTable(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, rows: Tensor | None, written: Tensor | None) -> tuple[Tensor | None, None]:
+    def backward(ctx: Context, *grads: Tensor | None) -> tuple[Tensor | None, None]:
+        rows, written = grads
         if rows is None:
             return written, None
         total = rows.new_zeros(ctx.shape) if written is None else written

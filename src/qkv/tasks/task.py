@@ -1,6 +1,7 @@
 """What a task is: its data, the batches it makes of them, the loss it asks of a model, its figures and its answers.
 
-A task is a module of its own with one class that keeps the protocol `Task`, most of it by inheriting `TaskDefaults`,
+A task is a module of its own with one class that keeps the protocol `Task`, most of it by inheriting
+`TaskDefaults`,
 and a class of data that keeps `Data`; the trainer, the recipe and the commands know nothing else of either. Batches
 are pure functions of (seed, step, global example indices), so that arms of a study pair exactly and a resumed run needs
 no stored state. This module makes no batch and computes no loss itself.
@@ -10,14 +11,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from qkv.errors import ConfigError
 from qkv.tasks.batch import Batch
-from qkv.tasks.evaluation import evaluate
 from qkv.tasks.figures import Evaluation, Scores
 
 if TYPE_CHECKING:
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Data",
     "Drop",
+    "Objective",
     "PredictOptions",
     "Progress",
     "Stack",
     "Standing",
     "Task",
-    "TaskDefaults",
+    "Presentation",
+    "TaskData",
     "Yardsticks",
     "check_length_penalty",
     "standing",
@@ -174,80 +176,21 @@ class Data(Protocol):
 
 DataT = TypeVar("DataT", bound=Data)
 """The class of a task's data."""
+ReadT = TypeVar("ReadT", bound=Data, contravariant=True)
+"""The same, where it is only read."""
 ModelT = TypeVar("ModelT", bound="Model", contravariant=True)
 """What it trains."""
 
 
-class Task(Protocol[DataT, ModelT]):
-    """What the trainer, the recipe, the evaluation and the commands ask of a task; implementations are frozen."""
+class TaskData(Protocol[DataT]):
+    """Where examples come from, and what they ask of a model's sizes."""
 
-    @property
-    def name(self) -> str:
-        """The word on the command line: `--task NAME`."""
-        ...
-
-    @property
-    def model_kind(self) -> str:
-        """The kind of model that it trains from scratch: a name that `qkv.models.build` knows."""
-        ...
-
-    # what it says of itself, each with a default in `TaskDefaults`
-
-    stack: ClassVar[Stack]
-    """Which presets fit it: those whose `stacks` name this one."""
-    preset: ClassVar[str]
-    """The preset where none is given."""
-    size_law: ClassVar[str]
-    """The law of `qkv.laws.SIZE_LAWS` that chooses model and batch."""
-    starts_from: ClassVar[Mapping[str, str]]
-    """Kind of a parent run's model -> kind of this task's model over the parent's body (`--from`)."""
     tokenizer: ClassVar[str]
     """The kind fitted where none is given; empty where nothing is text."""
     label_column: ClassVar[bool]
     """Whether `--label-column` has a meaning."""
     reads: ClassVar[str]
     """What its data are: "text" or "images"."""
-    examples: ClassVar[str]
-    """What a batch is made of, in the plural."""
-    items: ClassVar[str]
-    """What an evaluation counts as its sample, in the plural; empty where these are the examples."""
-    target: ClassVar[str]
-    """What one target of the loss is: "token"."""
-    asked: ClassVar[str]
-    """What the model predicts, in words; `{unit}` stands for what a token is."""
-
-    @property
-    def control(self) -> str:
-        """What the labels of the random-label control are, in words: what they keep of the training labels."""
-        ...
-
-    prompt: ClassVar[str]
-    """An input to type after `qkv predict RUN`."""
-    continues: ClassVar[bool]
-    """Whether an output continues its input."""
-    predict_options: ClassVar[tuple[str, ...]]
-    """The fields of `PredictOptions` that its predictions go by."""
-    given: ClassVar[str]
-    """What an input is called beside an output that does not continue it."""
-    marks: ClassVar[bool]
-    """Whether [MASK] and other special tokens typed in an input mean themselves; else they are plain text."""
-    metric: ClassVar[str]
-    """The figure of `Evaluation.figures` that a run is judged by beside its loss."""
-    higher_is_better: ClassVar[bool]
-    """Of that figure."""
-    judged: ClassVar[bool]
-    """Whether a training ends with an evaluation of the best weights: its metric does not follow from the loss."""
-    taught: ClassVar[bool]
-    """Whether it can learn from the answers of teachers (`training.teaching`): it has fields `teachers` and `joined`,
-    and a method `answers(model, batch)` that gives probabilities [n_targets, n_classes]."""
-    afterwards_seconds: ClassVar[float]
-    """What that may take of a wall-time budget."""
-    ordered: ClassVar[bool]
-    """Whether the loss is also reported by the place of a target in its window."""
-    yardsticks: ClassVar[Mapping[str, str]]
-    """Name of a baseline -> what it is called in a table; `{order}` stands for the baselines' `ngram_order`."""
-
-    # data and sizes
 
     def with_settings(self, config: "DataConfig") -> Self:
         """The task whose training batches are made as these settings ask."""
@@ -272,12 +215,8 @@ class Task(Protocol[DataT, ModelT]):
         """How images are cut, by the task's law; None for a task on text."""
         ...
 
-    def longest(self, data: DataT) -> int:
+    def needed_positions(self, data: DataT) -> int:
         """Positions that n_ctx should hold; 0 leaves it to the size law."""
-        ...
-
-    def positions(self, data: DataT, sizes: "Sizes") -> int:
-        """Positions that one training example costs on average, padding included: what laws of cost count."""
         ...
 
     def cautions(self, data: DataT, sizes: "Sizes") -> list[str]:
@@ -296,11 +235,42 @@ class Task(Protocol[DataT, ModelT]):
         """About how long that takes on a core of its own, by sizes alone; 0 where it is kept or hardly anything."""
         ...
 
-    # batches and losses
+
+class Objective(Protocol[ReadT, ModelT]):
+    """Batches, their loss and the figures that judge a model: all that training and evaluation ask of a task."""
+
+    examples: ClassVar[str]
+    """What a batch is made of, in the plural."""
+    items: ClassVar[str]
+    """What an evaluation counts as its sample, in the plural; empty where these are the examples."""
+    target: ClassVar[str]
+    """What one target of the loss is: "token"."""
+    metric: ClassVar[str]
+    """The figure of `Evaluation.figures` that a run is judged by beside its loss."""
+    higher_is_better: ClassVar[bool]
+    """Of that figure."""
+    judged: ClassVar[bool]
+    """Whether a training ends with an evaluation of the best weights: its metric does not follow from the loss."""
+    taught: ClassVar[bool]
+    """Whether it can learn from the answers of teachers (`training.teaching`): it has fields `teachers` and `joined`,
+    and a method `answers(model, batch)` that gives probabilities [n_targets, n_classes]."""
+    afterwards_seconds: ClassVar[float]
+    """What that may take of a wall-time budget."""
+    ordered: ClassVar[bool]
+    """Whether the loss is also reported by the place of a target in its window."""
+
+    @property
+    def control(self) -> str:
+        """What the labels of the random-label control are, in words: what they keep of the training labels."""
+        ...
+
+    def positions(self, data: ReadT, sizes: "Sizes") -> int:
+        """Positions that one training example costs on average, padding included: what laws of cost count."""
+        ...
 
     def train_batch(
         self,
-        corpus: DataT,
+        corpus: ReadT,
         sizes: "Sizes",
         seed: int,
         step: int,
@@ -316,7 +286,7 @@ class Task(Protocol[DataT, ModelT]):
         """
         ...
 
-    def val_batches(self, corpus: DataT, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
+    def val_batches(self, corpus: ReadT, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """The whole validation split in a fixed order, `batch_size` items at a time; independent of any seed."""
         ...
 
@@ -328,15 +298,32 @@ class Task(Protocol[DataT, ModelT]):
         """Each target's own nats and whether it was answered rightly, without gradient."""
         ...
 
-    def evaluate(self, model: ModelT, data: DataT) -> Evaluation:
+    def evaluate(self, model: ModelT, data: ReadT) -> Evaluation:
         """Loss and figures over the whole validation split, with intervals."""
         ...
 
-    def bits_per_byte(self, corpus: DataT, nats: float) -> float | None:
+    def bits_per_byte(self, corpus: ReadT, nats: float) -> float | None:
         """`nats`, summed over the validation split, in bits per original byte; None where that has no meaning."""
         ...
 
-    # answers
+
+class Presentation(Protocol[ReadT, ModelT]):
+    """Answers, and the words in which a task speaks to a person."""
+
+    asked: ClassVar[str]
+    """What the model predicts, in words; `{unit}` stands for what a token is."""
+    prompt: ClassVar[str]
+    """An input to type after `qkv predict RUN`."""
+    continues: ClassVar[bool]
+    """Whether an output continues its input."""
+    predict_options: ClassVar[tuple[str, ...]]
+    """The fields of `PredictOptions` that its predictions go by."""
+    given: ClassVar[str]
+    """What an input is called beside an output that does not continue it."""
+    marks: ClassVar[bool]
+    """Whether [MASK] and other special tokens typed in an input mean themselves; else they are plain text."""
+    yardsticks: ClassVar[Mapping[str, str]]
+    """Name of a baseline -> what it is called in a table; `{order}` stands for the baselines' `ngram_order`."""
 
     def predict(
         self, model: ModelT, tokenizer: "Tokenizer | None", texts: Sequence[str], options: PredictOptions
@@ -344,11 +331,11 @@ class Task(Protocol[DataT, ModelT]):
         """One output per input; `tokenizer` is None where nothing is text."""
         ...
 
-    def sample_inputs(self, data: DataT) -> list[str]:
+    def sample_inputs(self, data: ReadT) -> list[str]:
         """Inputs from the validation split whose outputs are kept along a training; may be empty."""
         ...
 
-    def keepsakes(self, data: DataT) -> Mapping[str, object]:
+    def keepsakes(self, data: ReadT) -> Mapping[str, object]:
         """Facts kept with a run, by key: examples of the validation part that a reader could not type."""
         ...
 
@@ -357,90 +344,27 @@ class Task(Protocol[DataT, ModelT]):
         ...
 
 
-class TaskDefaults(Generic[DataT, ModelT]):
-    """What most tasks say and answer alike; a task inherits it and says what is different."""
+class Task(TaskData[DataT], Objective[DataT, ModelT], Presentation[DataT, ModelT], Protocol[DataT, ModelT]):
+    """What the recipe and the commands ask of a task; who needs a part of it alone takes that protocol.
 
-    stack: ClassVar[Stack] = "encoder"
-    preset: ClassVar[str] = "modern"
-    size_law: ClassVar[str] = "text"
-    starts_from: ClassVar[Mapping[str, str]] = {}
-    tokenizer: ClassVar[str] = ""
-    label_column: ClassVar[bool] = False
-    reads: ClassVar[str] = "text"
-    examples: ClassVar[str] = "examples"
-    items: ClassVar[str] = ""
-    target: ClassVar[str] = "target"
-    asked: ClassVar[str] = "the class"
-    prompt: ClassVar[str] = ""
-    continues: ClassVar[bool] = False
-    predict_options: ClassVar[tuple[str, ...]] = ()
-    given: ClassVar[str] = "the text"
-    marks: ClassVar[bool] = False
-    metric: ClassVar[str] = "accuracy"
-    higher_is_better: ClassVar[bool] = True
-    judged: ClassVar[bool] = False
-    taught: ClassVar[bool] = False
-    afterwards_seconds: ClassVar[float] = 0.0
-    ordered: ClassVar[bool] = False
-    yardsticks: ClassVar[Mapping[str, str]] = {}
+    Implementations are frozen. What is a class variable here, in any of the three, has a default in `TaskDefaults`.
+    """
 
     @property
-    def control(self) -> str:
-        """Frequencies are all that stays, of tokens or of classes."""
-        return f"labels shuffled, {'token' if self.target == 'token' else 'class'} frequencies kept"
+    def name(self) -> str:
+        """The word on the command line: `--task NAME`."""
+        ...
 
-    def with_settings(self, config: "DataConfig") -> Self:
-        """As it is."""
-        return self
+    @property
+    def model_kind(self) -> str:
+        """The kind of model that it trains from scratch: a name that `qkv.models.build` knows."""
+        ...
 
-    def model_sizes(self, data: DataT) -> Mapping[str, int]:
-        """d_vocab of the tokenizer, 0 without one."""
-        return {"d_vocab": 0 if data.tokenizer is None else data.tokenizer.d_vocab}
-
-    def classes(self, data: DataT) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def patches(self, data: DataT) -> "Patches | None":
-        """None."""
-        return None
-
-    def longest(self, data: DataT) -> int:
-        """Left to the size law."""
-        return 0
-
-    def positions(self, data: DataT, sizes: "Sizes") -> int:
-        """A whole window."""
-        return sizes.n_ctx
-
-    def cautions(self, data: DataT, sizes: "Sizes") -> list[str]:
-        """None."""
-        return []
-
-    def baselines(self, data: DataT, cache: Path | None) -> Yardsticks | None:
-        """None."""
-        return None
-
-    def baselines_seconds(self, data: DataT, cache: Path | None) -> float:
-        """Hardly anything."""
-        return 0.0
-
-    def evaluate(self, model: ModelT, data: DataT) -> Evaluation:
-        """By `qkv.tasks.evaluation.evaluate`."""
-        return evaluate(model, cast("Task[DataT, ModelT]", self), data)
-
-    def bits_per_byte(self, corpus: DataT, nats: float) -> float | None:
-        """None."""
-        return None
-
-    def sample_inputs(self, data: DataT) -> list[str]:
-        """None."""
-        return []
-
-    def keepsakes(self, data: DataT) -> Mapping[str, object]:
-        """None."""
-        return {}
-
-    def shown(self, text: str, output: str) -> str:
-        """The output alone."""
-        return output
+    stack: ClassVar[Stack]
+    """Which presets fit it: those whose `stacks` name this one."""
+    preset: ClassVar[str]
+    """The preset where none is given."""
+    size_law: ClassVar[str]
+    """The law of `qkv.laws.SIZE_LAWS` that chooses model and batch."""
+    starts_from: ClassVar[Mapping[str, str]]
+    """Kind of a parent run's model -> kind of this task's model over the parent's body (`--from`)."""

@@ -14,9 +14,10 @@ from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, load_corpus
 from qkv.models.zoo import LanguageModel
 from qkv.tasks.batch import Batch
+from qkv.tasks.defaults import TaskDefaults
 from qkv.tasks.figures import Scores
 from qkv.tasks.objective import batch_loss, batch_scores
-from qkv.tasks.task import Drop, Progress, TaskDefaults
+from qkv.tasks.task import Drop, Progress
 
 if TYPE_CHECKING:
     from qkv.models.layout import Sizes

@@ -27,9 +27,10 @@ from qkv.tasks.batch import Batch, rows_of
 from qkv.tasks.beams import DEFAULT_BEAMS, DEFAULT_PENALTY, Search, search
 from qkv.tasks.bleu import bleu, bleu_tokens, require_sacrebleu
 from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
+from qkv.tasks.defaults import TaskDefaults
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.figures import Evaluation, Figure, Scores
-from qkv.tasks.task import Drop, PredictOptions, Progress, Stack, TaskDefaults, Yardsticks
+from qkv.tasks.task import Drop, PredictOptions, Progress, Stack, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Translate(TaskDefaults[PairCorpus, EncoderDecoderLM]):
         require_sacrebleu()
         return load_pairs(config)
 
-    def longest(self, data: PairCorpus) -> int:
+    def needed_positions(self, data: PairCorpus) -> int:
         """The power of two, 64 to 512, that holds the longest training pair."""
         most = max(int(lengths.max()) for lengths in data.train.lengths())
         return min(512, max(64, 1 << (most - 1).bit_length()))

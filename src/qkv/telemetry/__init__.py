@@ -1,14 +1,16 @@
 """What a run wrote down about itself: one SQLite file, one writer, typed reads.
 
-schema.sql   every table and column, with what it means
-Store        the writer, used by the recorder and the training
-Telemetry    the reader, used by inspection, views and commands, also while the training runs
+schema.sql     every table and column, with what it means
+schema.py      its rows as dataclasses, and opening a file that must hold it
+writer.py      Store, used by the recorder and the training
+reader.py      Telemetry, used by inspection, views and commands, also while the training runs
+selectors.py   `L*.W_Q` over the addresses that were recorded
+history.py     what was read as NumPy arrays, a pandas table, a CSV or Parquet file
 """
 
-from qkv.telemetry.connection import damage
 from qkv.telemetry.history import Arrays, History, write_table
-from qkv.telemetry.queries import Memory, Telemetry
-from qkv.telemetry.rows import (
+from qkv.telemetry.reader import Memory, Telemetry
+from qkv.telemetry.schema import (
     LEDGER_ARM,
     NULL_ARM,
     RUN_ARM,
@@ -25,9 +27,10 @@ from qkv.telemetry.rows import (
     Series,
     Session,
     Steps,
+    damage,
 )
 from qkv.telemetry.selectors import select
-from qkv.telemetry.store import Store
+from qkv.telemetry.writer import Store
 
 __all__ = [
     "LEDGER_ARM",

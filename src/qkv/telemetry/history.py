@@ -6,16 +6,16 @@ left out of files.
 
 import csv
 import gzip
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from qkv.errors import ConfigError
 from qkv.folder.run_folder import check_place
 from qkv.installing import install
-from qkv.telemetry.rows import Series
+from qkv.telemetry.schema import Series
 
 __all__ = ["Arrays", "History", "write_table"]
 
@@ -68,7 +68,7 @@ def write_table(path: str | Path, histories: Iterable[Mapping[str, Series]]) -> 
     path = Path(path)
     check_place(path)
     if path.name.endswith((".csv", ".csv.gz")):
-        opened: Any = gzip.open if path.suffix == ".gz" else open
+        opened: Callable[..., IO[str]] = gzip.open if path.suffix == ".gz" else open
         with opened(path, "wt", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)

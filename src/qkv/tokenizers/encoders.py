@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from qkv.errors import RunError
 from qkv.tokenizers.encoding import limit_memory
 from qkv.tokenizers.tokenizer import Tokenizer
-from qkv.tokenizers.tokens import id_type
+from qkv.tokenizers.tokens import id_type, n_utf8
 
 __all__ = ["Batch", "Encoded", "Encoders", "encode", "encode_all", "most_workers", "serve"]
 
@@ -68,8 +68,7 @@ def encode(tokenizer: Tokenizer, end_id: int | None, batch: Batch) -> Encoded:
     if end_id is not None:
         ids = np.insert(ids, stops, end_id)
         stops = stops + np.arange(1, len(stops) + 1)
-    n_bytes = sum(len(text) if text.isascii() else len(text.encode("utf-8", "replace")) for text in batch.texts)
-    return Encoded(ids, stops, sum(map(len, batch.texts)), n_bytes, n_unknown)
+    return Encoded(ids, stops, sum(map(len, batch.texts)), n_utf8(batch.texts), n_unknown)
 
 
 def encode_all(
@@ -176,7 +175,7 @@ def serve() -> None:
     asked, told = sys.stdin.buffer, sys.stdout.buffer
     if not (first := asked.readline()).endswith(b"\n"):
         return
-    about: dict[str, Any] = json.loads(first)
+    about = json.loads(first)
     tokenizer = Tokenizer.from_json(about["tokenizer"])
     limit_memory(about["share"])
     while (line := asked.readline()).endswith(b"\n"):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import tokenizers
 
+import tokenizers
 from qkv.tokenizers.tokens import id_type
 
 __all__ = [

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
+import tokenizers
 from qkv.errors import ConfigError, unknown
 from qkv.tokenizers.encoding import (
     BRACKETS,
@@ -31,6 +30,7 @@ from qkv.tokenizers.encoding import (
     units,
 )
 from qkv.tokenizers.unigram import cut_words, fit_pieces
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 __all__ = ["FITTED_SAMPLE", "KINDS", "fit", "vocabulary_law"]
 

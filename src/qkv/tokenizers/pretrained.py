@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
-
 from qkv.errors import DamagedFileError, SourceError, missing_file
 from qkv.folder.verified import check_file
 from qkv.signatures import refuse_pointer
 from qkv.tokenizers.sentencepiece import FILES, are_rules, read_sides
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 __all__ = ["SOURCE_FILE", "read_tokenizer"]
 

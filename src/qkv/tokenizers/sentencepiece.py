@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
+import tokenizers
 from qkv.errors import SourceError
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 __all__ = ["END", "FILES", "OTHER", "PAD", "UNKNOWN", "are_rules", "is_side", "read_sides", "sentencepiece_files"]
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
-from tokenizers import AddedToken
 
+import tokenizers
 from qkv.tokenizers.encoding import (
     BYTE_CHARACTERS,
     EVERY_CHARACTER,
@@ -34,6 +33,7 @@ from qkv.tokenizers.encoding import (
 from qkv.tokenizers.fitting import KINDS, fit, vocabulary_law
 from qkv.tokenizers.pretrained import SOURCE_FILE, read_tokenizer
 from qkv.tokenizers.sentencepiece import OTHER, is_side
+from tokenizers import AddedToken
 
 __all__ = ["KINDS", "Tokenizer", "fit_tokenizer", "load_tokenizer", "vocabulary_law"]
 

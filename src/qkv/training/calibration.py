@@ -2,8 +2,9 @@
 
 The answer depends on the processor. With AVX-512, our products of small matrices are faster; with AVX2, torch's library
 is faster by a third. So the first training on a machine times products, weight gradients and attention of increasing
-size, in turns with torch. Then it times a whole block with the chosen kernels against a block without compiled code; if
-that is slower, it tries the block with torch's products and attention. This takes a few seconds. Only the processor time of one thread counts, so other programs hardly affect the result.
+size, in turns with torch. Then it times a whole block with the chosen kernels against a block without compiled code.
+If that is slower, it tries the block with torch's products and attention. This takes a few seconds. Only the processor
+time of one thread counts, so other programs hardly affect the result.
 
 Two measurements never agree exactly, and the choice of a kernel affects the last bits of a result. The first result is
 therefore stored next to the compiled libraries, and every later process on the machine uses it. If it cannot be stored,
@@ -16,12 +17,13 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from qkv import native
+from qkv.jsontypes import JsonObject
 from qkv.kernels import elementwise
 from qkv.kernels.attention_products import LONGEST_COMPILED
 from qkv.kernels.elementwise import ANY_SIZE, Compiled, Kernels
@@ -78,7 +80,7 @@ def choice(dtype: torch.dtype) -> Choice | None:
     return Choice(bool(found["native"]), Kernels(**found["kernels"]))
 
 
-def _as_kept(found: Choice) -> dict[str, Any]:
+def _as_kept(found: Choice) -> JsonObject:
     return {"native": found.native, "kernels": dataclasses.asdict(found.kernels)}
 
 
@@ -165,7 +167,7 @@ def _seconds(make: Make, times: int) -> float:
 # what is timed
 
 
-def _sides(kind: Callable[..., Make], ours: Compiled, theirs: Compiled, size: int, *how: Any) -> tuple[Make, Make]:
+def _sides(kind: Callable[..., Make], ours: Compiled, theirs: Compiled, size: int, *how: object) -> tuple[Make, Make]:
     return kind(ours, size, *how), kind(theirs, size, *how)
 
 

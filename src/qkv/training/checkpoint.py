@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from torch import Tensor
 
@@ -27,6 +27,7 @@ from qkv.errors import DamagedFileError, RunFolderError
 from qkv.folder.run_folder import CHECKPOINT_FILES as FILES
 from qkv.folder.run_folder import RunFolder, link, sha256_of, storage_errors, sync_folder, write_atomically
 from qkv.folder.verified import read_state, state_digest
+from qkv.jsontypes import JsonObject
 from qkv.training.spikes import ONSET, Rollback
 from qkv.training.tensorfile import TensorFile, load_tensors
 
@@ -221,15 +222,17 @@ def mark_stopped(folder: RunFolder, reason: str) -> int:
     return state.step
 
 
-def go_back(folder: RunFolder, checkpoint: Checkpoint, **fields: Any) -> Checkpoint:
-    """Make a checkpoint the newest one, with some fields of its state changed.
+def go_back(
+    folder: RunFolder, checkpoint: Checkpoint, *, rollbacks: tuple[Rollback, ...], train_seconds: float
+) -> Checkpoint:
+    """Make a checkpoint the newest one, with these two fields of its state changed.
 
     Later ones go first: a process that dies between the two finds the checkpoint as it was, and comes here again.
     """
     for step in sorted(_steps(folder), reverse=True):
         if step > checkpoint.state.step:
             _remove(_path(folder, step))
-    state = dataclasses.replace(checkpoint.state, **fields)
+    state = dataclasses.replace(checkpoint.state, rollbacks=rollbacks, train_seconds=train_seconds)
     write_atomically(checkpoint.path / "state.json", _state_json(state, _read_state(checkpoint.path)[1]))
     return Checkpoint(path=checkpoint.path, state=state)
 
@@ -412,7 +415,7 @@ def _remove(path: Path) -> None:
 
 
 def _state_json(state: TrainingState, files: Mapping[str, str]) -> bytes:
-    content: dict[str, Any] = {"format_version": 1, "training": dataclasses.asdict(state), "files": dict(files)}
+    content: JsonObject = {"format_version": 1, "training": dataclasses.asdict(state), "files": dict(files)}
     content["sha256"] = state_digest(content)
     return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
 
@@ -440,7 +443,7 @@ def _wrong_field(of: TrainingState | Rollback) -> str:
     return next((name for name, hint in hints.items() if not _fits(getattr(of, name), hint)), "")
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _fits(value: object, hint: object) -> bool:
     options = get_args(hint) or (hint,)
     if isinstance(value, tuple):
         return all(isinstance(item, Rollback) or _fits(item, float | None) for item in value)

@@ -7,15 +7,14 @@ stream of its own. Dropout itself: Srivastava et al. 2014, JMLR 15.
 """
 
 from copy import copy
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from qkv.kernels import elementwise
+from qkv.kernels.autograd import Context, once_differentiable
 from qkv.randomness import key
 
 __all__ = ["Dropping", "PlayedDropping", "make_drop"]
@@ -174,13 +173,14 @@ class _Dropped(Function):
     """Dropout by one compiled pass each way: what is drawn is drawn again, and not kept."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, by: elementwise.Compiled, draws: elementwise.Draws) -> Tensor:
+    def forward(ctx: Context, x: Tensor, by: elementwise.Compiled, draws: elementwise.Draws) -> Tensor:
         ctx.by, ctx.draws = by, draws
         return by.drop(x, draws)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (dy,) = grads
         return ctx.by.drop(dy, ctx.draws), None, None
 
 
@@ -188,13 +188,14 @@ class _DroppedOnto(Function):
     """The same, and the sum with the residual stream with it."""
 
     @staticmethod
-    def forward(ctx: Any, stream: Tensor, x: Tensor, by: elementwise.Compiled, draws: elementwise.Draws) -> Tensor:
+    def forward(ctx: Context, stream: Tensor, x: Tensor, by: elementwise.Compiled, draws: elementwise.Draws) -> Tensor:
         ctx.by, ctx.draws, ctx.dtype = by, draws, x.dtype
         return by.drop_onto(x, draws, stream)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (dy,) = grads
         return dy, ctx.by.drop_onto_back(dy, ctx.draws, ctx.dtype), None, None
 
 

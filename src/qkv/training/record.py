@@ -9,7 +9,6 @@ checkpoint of step n is written, and a resume from there drops whatever is label
 An observer changes no weights, gradients, optimizer state or global random state: watching never changes a run.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from qkv.models.matrices import Catalogue
-    from qkv.tasks.task import Data, Task
+    from qkv.tasks.task import Data, Objective
     from qkv.training.config import TrainingConfig
     from qkv.training.optimizers import Optimizer
     from qkv.training.precision import Machine
@@ -45,7 +44,7 @@ class RunContext:
     """The model in training, with the weights of `start_step`."""
     catalogue: "Catalogue"
     """Its matrices by address."""
-    task: "Task"
+    task: "Objective"
     """What it is trained to do."""
     corpus: "Data | None"
     """What it trains on; None of a training that is not ours."""
@@ -196,24 +195,3 @@ class Constraint(Protocol):
     def acts_at(self, step: int) -> bool:
         """Whether something begins or ends to act before the update from `step`, so that the loss may jump."""
         ...
-
-
-class Watchers:
-    """Several observers as one, called in their order."""
-
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        self.observers = tuple(observers)
-
-    def wanting(self, step: int) -> tuple[Observer, ...]:
-        """Those who want to see the update that leads to `step`."""
-        return tuple(observer for observer in self.observers if observer.wants(step))
-
-    @property
-    def read_weights(self) -> bool:
-        """Whether one of them does."""
-        return any(observer.reads_weights for observer in self.observers)
-
-    def tell(self, moment: str, *what: object) -> None:
-        """Call the method `moment` of each."""
-        for observer in self.observers:
-            getattr(observer, moment)(*what)

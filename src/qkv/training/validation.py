@@ -28,8 +28,7 @@ from qkv.training.precision import Machine
 from qkv.training.schedules import decay_end
 
 if TYPE_CHECKING:
-    from qkv.models.zoo import Model
-    from qkv.tasks.task import Data, Task
+    from qkv.tasks.task import DataT, ModelT, Objective
 
 __all__ = ["Validation", "evaluation_steps"]
 
@@ -76,9 +75,9 @@ class Validation:
 
     def __init__(
         self,
-        model: "Model",
-        task: "Task",
-        corpus: "Data",
+        model: "ModelT",
+        task: "Objective[DataT, ModelT]",
+        corpus: "DataT",
         config: TrainingConfig,
         machine: Machine,
         *,

@@ -1,8 +1,10 @@
 """Pictures that a person looks at: one set of ES modules (`static/`) for every host, fed by versioned payloads.
 
-payloads, packed    what a view is given, and its one safe way into a page
-collect, maps, rows, weights, heads, looking, answers, origins, verdict, command
-                    from a run folder to a payload, one section each
-bundle, page        the modules, libraries and style as one offline file
-report              `write_report`, the file that `qkv report` writes
+sections/     one module per section of a page: its payload, which is a versioned dataclass, and its reader, which gives
+              None for what a run does not have; nothing is estimated or filled in (what is missing is shown as a dash)
+report/       the page of a run: which sections it has, the arrays' one safe way into it, modules and style as one
+              offline file, and `write_report`, the file that `qkv report` writes
+live/         the same over HTTP, with Python behind it; `host` says who shows a payload, and what can be asked there
+study/        the page of a study
+static/       the modules of every page; `play/` those of the playground
 """

@@ -11,9 +11,9 @@ import zlib
 
 import numpy as np
 
-from qkv.views.payloads import AttentionText
 from qkv.views.report.bundle import static_text
 from qkv.views.report.packed import Packed
+from qkv.views.sections.heads import AttentionText
 
 __all__ = ["attention_svg", "png"]
 

@@ -14,15 +14,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from qkv.errors import ConfigError, QkvError, many
+from qkv.errors import ConfigError, QkvError
 from qkv.folder.run_folder import check_place, write_atomically
+from qkv.jsontypes import JsonObject
 from qkv.views.attention_svg import attention_svg
+from qkv.views.host import VERSION, Host
 from qkv.views.live.asking import Desk
-from qkv.views.payloads import VERSION, AttentionText, Host
 from qkv.views.report.bundle import LIBRARIES, bundle, static_text
 from qkv.views.report.packed import to_json, wire
 from qkv.views.report.page import page_of
+from qkv.views.sections.heads import AttentionText
 from qkv.views.viewer import Viewer
+from qkv.words import many
 
 __all__ = ["AttentionView", "Alone"]
 
@@ -103,7 +106,7 @@ class AttentionView:
         """The live widget (extra `notebook`), or None where anywidget is not installed."""
         return _widget(self) if find_spec("anywidget") else None
 
-    def answer(self, message: Any) -> tuple[dict[str, Any], list[bytes]]:
+    def answer(self, message: object) -> tuple[JsonObject, list[bytes]]:
         """(reply, buffers) to a question of the widget's."""
         number = message.get("number") if isinstance(message, dict) else None
         try:
@@ -113,9 +116,9 @@ class AttentionView:
             return {"number": number, "error": str(error)}, []
         return {"number": number}, [wire(answer)]
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> JsonObject:
         """What a notebook shows and keeps: the widget where there is one, and HTML that needs no kernel."""
-        bundle_: dict[str, Any] = {"text/plain": repr(self)}
+        bundle_: JsonObject = {"text/plain": repr(self)}
         if not self.text.tile:
             bundle_["text/html"] = _framed(self.html(), self.text.n_layers)
         if self.widget is not None:
@@ -147,7 +150,7 @@ def _widget(view: AttentionView) -> Any:
 
     widget = AttentionWidget(payload=to_json(view.payload(view._desk.can)), style=scoped_style())
 
-    def hear(_: Any, message: Any, buffers: Any) -> None:
+    def hear(_: object, message: object, buffers: object) -> None:
         reply, found = view.answer(message)
         widget.send(reply, found)
 

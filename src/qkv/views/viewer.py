@@ -17,14 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.errors import RunFolderError, UserError, many
-from qkv.folder.run_folder import RunFolder
+from qkv.errors import RunFolderError, UserError
+from qkv.inspection.stored_run import StoredRun
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import MODELS
 from qkv.recipe import RunConfig, opened_model, tokenizer_of
 from qkv.tasks import find_task
 from qkv.tasks.image import one_image, position_names
 from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.words import many
 
 __all__ = ["LONGEST_TEXT", "Viewer", "Words"]
 
@@ -46,22 +47,24 @@ class Words:
 
 
 class Viewer:
-    """The models of one run folder; `n_steps` is the step of its final weights, where neither a checkpoint nor the
-    manifest says it.
+    """The models of one run folder, or of its reader.
+
+    `n_steps` is the step of its final weights, where neither a checkpoint nor the manifest says it.
 
     Raises UserError for a folder that is no run.
     """
 
-    def __init__(self, folder: Path, n_steps: int | None = None) -> None:
-        self.folder, self._n_steps = folder, n_steps
-        self.config = RunConfig.read(folder / "config.toml")
+    def __init__(self, run: Path | StoredRun, n_steps: int | None = None) -> None:
+        self._files, self._n_steps = StoredRun.of(run).folder, n_steps
+        self.folder = self._files.path
+        self.config = RunConfig.read(self._files.config)
         self.turn = threading.RLock()
         self._models: OrderedDict[tuple[str, int, tuple[str, ...]], tuple[Any, tuple[str, ...]]] = OrderedDict()
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The run's own."""
-        return tokenizer_of(RunFolder(self.folder), self.config)
+        return tokenizer_of(self._files, self.config)
 
     @property
     def causal(self) -> bool:
@@ -79,10 +82,9 @@ class Viewer:
 
     def _kept(self) -> dict[int, Path]:
         """Step -> file of weights, in order: the checkpoints, and of a finished run its model, the last step's."""
-        folder = RunFolder(self.folder)
-        found = folder.weights(self._n_steps)
-        if not found and folder.is_finished and folder.model.is_file():  # imported, and never trained
-            found = {self._n_steps or 0: folder.model}
+        found = self._files.weights(self._n_steps)
+        if not found and self._files.is_finished and self._files.model.is_file():  # imported, and never trained
+            found = {self._n_steps or 0: self._files.model}
         return found
 
     def last_step(self) -> int:
@@ -96,7 +98,7 @@ class Viewer:
 
     def file(self, step: int | None = None) -> tuple[Path, int]:
         """The weights of `model(step)`, and when they were written: after a rollback a step has others."""
-        path = self._kept().get(self.nearest(step), self.folder / "model.safetensors")
+        path = self._kept().get(self.nearest(step)) or self._files.model
         return path, path.stat().st_mtime_ns if path.is_file() else 0
 
     def model(self, step: int | None = None, changes: Sequence[str] = ()) -> Any:
@@ -145,7 +147,7 @@ class Viewer:
 
     @property
     def _vocabulary(self) -> Mapping[str, int] | None:
-        there = (self.folder / "tokenizer.json").is_file()
+        there = self._files.tokenizer.is_file()
         return self.tokenizer.readable if there and not self.reads_images else None
 
     def image(self, path: Path) -> Words:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkv.commands.printing import screen
+from qkv.words import decimals, figure
 
 if TYPE_CHECKING:
     from qkv.inspection.attribution import Direct
@@ -44,19 +45,19 @@ def print_path(path: "GradientPath", tokenizer: "Tokenizer") -> None:
     print(f"Gradient of this text's loss ({path.loss:.4f} nats per target), by the way it came; shares sum to 1:")
     names = list(path.blocks[0].parts)
     table = [
-        (block.address, *(_share(block.shares[name]) for name in names), screen.number(block.norm))
+        (block.address, *(decimals(block.shares[name], signed=True) for name in names), figure(block.norm))
         for block in reversed(path.blocks)
     ]
     screen.print_table(["at", *names, "|gradient|"], table)
-    some = [f"{n}: {_share(share)}" for n, share in path.crossed.items()]
+    some = [f"{n}: {decimals(share, signed=True)}" for n, share in path.crossed.items()]
     print(f"By how many sublayers it went through on its way to {path.blocks[0].address}: {', '.join(some)}.\n")
     norms = path.rows.total.norm(dim=-1).numpy()
     by_row = path.rows.shares_by_row()
     rows = [
         (
             row_address(int(path.row_ids[n]), tokenizer),
-            screen.number(float(norms[n])),
-            *(_share(float(values[n])) for values in by_row.values()),
+            figure(float(norms[n])),
+            *(decimals(float(values[n]), signed=True) for values in by_row.values()),
         )
         for n in np.argsort(-norms, kind="stable")[:N_ROWS]
     ]
@@ -122,7 +123,3 @@ def print_direct(found: "Direct", tokenizer: "Tokenizer", tokens: Sequence[str])
     rows.append(("biases", *blank, "", "", f"{found.biases:+.3f}"))
     mixes = "attention" if found.heads is not None else "mixer"
     screen.print_table(["", *(f"H{head}" for head in range(heads)), mixes, "MLP", "in all"], rows)
-
-
-def _share(value: float) -> str:
-    return "\u2014" if np.isnan(value) else f"{value:+.3f}"

@@ -9,6 +9,7 @@ from qkv.inspection.control import CONTROL, described, when
 from qkv.instruments.registry import MEASURES, property_of
 from qkv.tasks import Task
 from qkv.telemetry import RUN_ARM, Compared, Series, Telemetry
+from qkv.words import figure
 
 __all__ = ["Measured", "measured"]
 
@@ -40,8 +41,8 @@ class Measured:
         rows = [
             (
                 s.measure,
-                screen.number(s.value[0] if s.step[0] == 0 else None),
-                screen.number(s.value[-1]),
+                figure(s.value[0] if s.step[0] == 0 else None),
+                figure(s.value[-1]),
                 *self._pair(s.measure, step),
                 screen.sparkline(s.value.tolist(), 24),
                 self.belongs.get(s.measure, ""),
@@ -59,9 +60,9 @@ class Measured:
             return ()
         pair = self.null.get(measure)
         if pair is None:
-            return (screen.number(None),) * 2
+            return (figure(None),) * 2
         when = "" if pair.step == step else f" (step {pair.step:,})"
-        return screen.number(pair.value) + when, screen.number(pair.null)
+        return figure(pair.value) + when, figure(pair.null)
 
 
 def measured(telemetry: Telemetry, address: str, task: Task, at: int | None = None) -> Measured:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkv.commands.printing import screen
-from qkv.errors import many, typed
+from qkv.errors import typed
 from qkv.inspection.answers.loss import NOTHING
+from qkv.words import figure, many
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -121,7 +122,7 @@ def _baselines(summary: Mapping[str, Any], task: "Task") -> list[_Figures]:
 
 
 def _or_empty(value: float | None) -> str:
-    return "" if value is None else screen.number(value)
+    return "" if value is None else figure(value)
 
 
 def _verdict(summary: Mapping[str, Any], task: "Task") -> str:
@@ -151,13 +152,13 @@ def _diverged(run: "Run") -> str:
     counted = (run.summary.get("baselines_nats") or {}).get("unigram")
     if counted is not None and worse_than_nothing(counted, n_answers):
         return (
-            f"Worse than knowing nothing ({screen.number(math.log(n_answers))} nats), and so is counting the training"
+            f"Worse than knowing nothing ({figure(math.log(n_answers))} nats), and so is counting the training"
             " text: the validation text is unlike it; --val FILE names another"
         )
     rates = {"lr": optimizer.lr} | ({"muon_lr": optimizer.muon_lr} if optimizer.kind == "muon" else {})
     words = " ".join(f"--set {name}={rate / 10:g}" for name, rate in rates.items())
     return (
-        f"Worse than knowing nothing ({screen.number(math.log(n_answers))} nats): the learning rate may be too high;"
+        f"Worse than knowing nothing ({figure(math.log(n_answers))} nats): the learning rate may be too high;"
         f" a tenth of it is {words}"
     )
 

@@ -11,6 +11,8 @@ import time
 from types import TracebackType
 from typing import Any, TextIO
 
+from qkv.words import clock, short
+
 __all__ = ["Display", "display"]
 
 TERMINAL_SECONDS = 0.25
@@ -114,26 +116,13 @@ class Display:
         if self._val is not None:
             parts.append(f"validation {self._val:.3f}")
         if now > began and record.step > first:
-            parts.append(f"{_short((record.tokens - tokens) / (now - began))} tokens/s")
+            parts.append(f"{short((record.tokens - tokens) / (now - began))} tokens/s")
             if record.steps:
                 left = (record.steps - record.step) * (now - began) / (record.step - first)
                 if record.seconds_left is not None:  # the mean pace may promise more steps than the clock allows
                     left = min(left, record.seconds_left)
-                parts.append(f"{_duration(left)} left")
+                parts.append(f"{clock(left)} left")
         return "  ".join(parts)
-
-
-def _short(value: float) -> str:
-    return f"{value / 1e6:.1f}M" if value >= 1e6 else f"{value / 1e3:.0f}k" if value >= 1e4 else f"{value:.0f}"
-
-
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return (
-        f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    )
 
 
 def display() -> Display:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-__all__ = ["console", "number", "print_json", "print_table", "shown", "sparkline"]
+__all__ = ["console", "print_json", "print_table", "shown", "sparkline"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -50,16 +50,6 @@ def console() -> "Console":
     wide = {} if sys.stdout.isatty() else {"width": 160}
     plain = {"highlight": False, "markup": False, "emoji": False}
     return Stdout(soft_wrap=not sys.stdout.isatty(), **plain, **wide)  # type: ignore[arg-type]
-
-
-def number(value: float | None) -> str:
-    """At most four significant digits; an em dash for what is undefined."""
-    if value is None or math.isnan(value):
-        return "—"
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
-        digits = 4 if value == 0 else max(0, 3 - math.floor(math.log10(abs(value))))
-        return "0" if value == 0 else f"{value:.{min(digits, 4)}f}"
-    return f"{value:.2e}"
 
 
 def print_table(columns: Sequence[str], rows: Iterable["Sequence[str | Text]"]) -> None:

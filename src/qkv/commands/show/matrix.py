@@ -11,10 +11,11 @@ from qkv.commands.printing import heat, screen
 from qkv.commands.printing.measures import Measured, measured
 from qkv.commands.printing.nearest import Nearest, nearest, said
 from qkv.commands.show import token_rows
-from qkv.errors import AddressError, many, typed
+from qkv.errors import AddressError, typed
 from qkv.inspection.neighbours import Neighbour, Neighbours, neighbours
 from qkv.inspection.token_rows import RowMoment, RowStory, row_story
 from qkv.models.addresses import parse_address
+from qkv.words import figure, many
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -54,7 +55,7 @@ class MatrixShown:
         """Measures with a line over steps each, then the weights as a map."""
         when = "" if self.step is None else f" at step {self.step:,}"
         shape = " x ".join(map(str, self.values.shape))
-        print(f"{self.address}{when}: {shape}, norm {screen.number(float(np.linalg.norm(self.values)))}\n")
+        print(f"{self.address}{when}: {shape}, norm {figure(float(np.linalg.norm(self.values)))}\n")
         if self.measured.series:
             self.measured.print()
             print()
@@ -105,13 +106,13 @@ class RowShown:
         """Norms, the components that moved most, both rows as strips, neighbours before and after."""
         console, story = screen.console(), self.story
         seen = "" if story.count is None else f"; it stands {many(story.count, 'time')} in the training text"
-        turn = "" if story.turn is None else f", turned by {screen.number(story.turn)} degrees"
-        drift = f", drift {screen.number(story.drift)}{turn}" if self.started else "; its start was not kept"
+        turn = "" if story.turn is None else f", turned by {figure(story.turn)} degrees"
+        drift = f", drift {figure(story.drift)}{turn}" if self.started else "; its start was not kept"
         print(f"{self.address}: {len(story.after)} components{drift}{seen}\n")
         moved = story.most_moved[:N_COMPONENTS]
         sides = [("before", story.before, story.norm_before), ("after", story.after, story.norm_after)]
         sides = sides if self.started else [("", *sides[1][1:])]
-        rows = [(name, *map(screen.number, (norm, *row[moved].tolist()))) for name, row, norm in sides]
+        rows = [(name, *map(figure, (norm, *row[moved].tolist()))) for name, row, norm in sides]
         screen.print_table(["", "norm", *(f"[{i}]" for i in moved)], rows)
         largest = float(max(np.abs(row).max() for _, row, _ in sides))
         for name, row, _ in sides:
@@ -164,8 +165,8 @@ class CircuitShown:
         """Numbers, spectrum, and what the product leaves out."""
         when = "" if self.step is None else f" at step {self.step:,}"
         print(f"{self.address}{when}: {' x '.join(map(str, self.shape))} of rank at most {len(self.singular_values)}")
-        print(f"norm {screen.number(self.norm)}, trace {screen.number(self.trace)}")
-        largest = ", ".join(screen.number(v) for v in self.singular_values[:8])
+        print(f"norm {figure(self.norm)}, trace {figure(self.trace)}")
+        largest = ", ".join(figure(v) for v in self.singular_values[:8])
         print(f"singular values {largest}{' ...' if len(self.singular_values) > 8 else ''}")
         print(screen.sparkline(self.singular_values, 64))
         for caveat in self.caveats:

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from qkv.commands.printing import screen
 from qkv.errors import AddressError
 from qkv.models.addresses import parse_address
+from qkv.words import decimals, figure
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -64,7 +63,9 @@ class MovedShown:
         ):
             names = list(shares)
             print()
-            rows = [(label, *(_share(float(shares[n][i])) for n in names)) for i, label in enumerate(labels)]
+            rows = [
+                (label, *(decimals(float(shares[n][i]), signed=True) for n in names)) for i, label in enumerate(labels)
+            ]
             screen.print_table([title, *names], rows)
 
     def _head_names(self, product: "ProductChange") -> list[str]:
@@ -83,12 +84,8 @@ def _json(product: "ProductChange") -> dict[str, Any]:
 
 def _table(title: str, products: "list[tuple[str, ProductChange]]") -> None:
     names = list(products[0][1].terms)
-    rows = [(name, *(_share(p.shares[n]) for n in names), screen.number(p.relative)) for name, p in products]
+    rows = [(name, *(decimals(p.shares[n], signed=True) for n in names), figure(p.relative)) for name, p in products]
     screen.print_table([title, *names, "|change| / |before|"], rows)
-
-
-def _share(value: float) -> str:
-    return "\u2014" if np.isnan(value) else f"{value:+.3f}"
 
 
 def look(run: "Run", text: str, address: str | None, a: int, b: int) -> MovedShown:

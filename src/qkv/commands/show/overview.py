@@ -13,6 +13,7 @@ from qkv.inspection.control import described, when
 from qkv.instruments.ledger import check_kept
 from qkv.instruments.measures import norm
 from qkv.telemetry import AddressRow, MatrixRow
+from qkv.words import figure
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -75,7 +76,7 @@ class RunShown:
         names = [name for name in columns if any(name in row.values for row in self.rows)]
         table = [
             (row.about.address, " x ".join(map(str, row.about.shape)),
-             *(screen.number(row.values.get(name)) for name in names),
+             *(figure(row.values.get(name)) for name in names),
              screen.sparkline(self.curves.get(row.about.address, np.zeros(0)).tolist(), 24))
             for row in self.rows if row.about.kind not in ("QK", "OV") and row.about.head is None
         ]  # fmt: skip
@@ -101,7 +102,7 @@ class RunShown:
             for kind in kinds:
                 value = last.get(cells.get((layer, kind), ""))
                 block = heat.strip(np.array([value or 0.0]), colour=screen.console().is_terminal, largest=top)
-                row.append(Text.assemble(screen.number(value), " ", block))
+                row.append(Text.assemble(figure(value), " ", block))
             rows.append(row)
         screen.print_table([f"{self.measure} at step {int(self.steps[-1]):,}", *kinds], rows)
         ratios = sorted(((v / n, a) for a, (_, v, n) in self.null.items() if n > 0), reverse=True)

@@ -9,12 +9,13 @@ import torch
 
 from qkv.commands.printing import heat, screen
 from qkv.commands.printing.gradient_table import direct_json, path_json, print_direct, print_lens, print_path
-from qkv.errors import AddressError, UserError, many, unknown
+from qkv.errors import AddressError, UserError, unknown
 from qkv.models.activations import parse_activation
 from qkv.models.addresses import ACTIVATIONS, parse_address
 from qkv.models.layout import Sizes
 from qkv.tasks.image import one_image
 from qkv.views.sections.heads import head_notes
+from qkv.words import figure, many
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from qkv.inspection.lens import LensLayer
     from qkv.instruments.gradients import GradientPath
     from qkv.tokenizers.tokenizer import Tokenizer
-    from qkv.views.payloads import HeadNote
+    from qkv.views.sections.heads import HeadNote
 
 __all__ = ["ActivationShown", "HeadsShown", "activation_values", "look"]
 
@@ -131,9 +132,9 @@ class ActivationShown:
         keys = labels if self.keys is None else [screen.shown(repr(token)[1:-1]) for token in self.keys]
         width = len(keys) if self.by_key else min(WIDEST, self.values.shape[1])
         columns = keys if self.by_key else [f"[{i}]" for i in range(width)]
-        norms = [] if self.by_key else [[screen.number(float(n))] for n in np.linalg.norm(self.values, axis=1)]
+        norms = [] if self.by_key else [[figure(float(n))] for n in np.linalg.norm(self.values, axis=1)]
         rows = [
-            (label, *(norms[i] if norms else []), *(screen.number(float(v)) for v in self.values[i, :width]))
+            (label, *(norms[i] if norms else []), *(figure(float(v)) for v in self.values[i, :width]))
             for i, label in enumerate(labels)
         ]
         screen.print_table(["query" if self.by_key else "token", *(["norm"] if norms else []), *columns], rows)

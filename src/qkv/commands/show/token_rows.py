@@ -8,9 +8,10 @@ import numpy as np
 
 from qkv.commands.printing import screen
 from qkv.errors import AddressError, RunFolderError
-from qkv.inspection.snapshots import stored
+from qkv.inspection.stored_run import stored
 from qkv.inspection.token_rows import RowMoment, drifts, moved, row_history, turns
 from qkv.instruments.tokens import counted_in
+from qkv.words import figure
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -61,7 +62,7 @@ class RowsTable:
         never = () if met is None else np.setdiff1d(np.flatnonzero(~met), self.specials)
         if len(never):
             largest = int(never[self.drift[never].argmax()])
-            most, furthest = self._name(largest), screen.number(float(self.drift[largest]))
+            most, furthest = self._name(largest), figure(float(self.drift[largest]))
             where = f"never stand in {self.counted_in}"
             print(f"{len(never):,} rows are of tokens that {where}; of them {most} moved most: {furthest}")
 
@@ -72,8 +73,8 @@ class RowsTable:
         count = "" if self.counts is None else f"{self.counts[i]:,}"
         ledger: list[str] = []
         if self.earned is not None and self.gradient is not None:
-            ledger = [screen.number(float(self.gradient[i])), f"{self.earned[i]:+.2e}"]
-        return [self._name(i), count, screen.number(float(self.drift[i])), screen.number(float(self.turn[i])), *ledger]
+            ledger = [figure(float(self.gradient[i])), f"{self.earned[i]:+.2e}"]
+        return [self._name(i), count, figure(float(self.drift[i])), figure(float(self.turn[i])), *ledger]
 
 
 def rows_table(run: "Run", name: str, before: np.ndarray, after: np.ndarray, at: int | None) -> RowsTable:
@@ -124,5 +125,5 @@ def history(run: "Run", name: str, row: int, at: int | None) -> list[RowMoment]:
 
 def print_history(moments: list[RowMoment]) -> None:
     """A line for each step."""
-    rows = [(f"{m.step:,}", *(screen.number(v) for v in (m.norm, m.drift, m.turn))) for m in moments]
+    rows = [(f"{m.step:,}", *(figure(v) for v in (m.norm, m.drift, m.turn))) for m in moments]
     screen.print_table(["at step", "norm", "drift", "turn"], rows)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from qkv.data.sources.reading import unreadable
 from qkv.errors import MissingExtra, QkvError, SourceError
 from qkv.installing import install
 from qkv.signatures import signature_of_file
@@ -123,7 +124,7 @@ def _hash(file: Path) -> bytes:
         with file.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").digest()
     except OSError as error:
-        raise SourceError(f"{str(file)!r} cannot be read: {error.strerror or error}") from None
+        raise unreadable(file, error) from None
 
 
 def _survey(files: Sequence[Path], size: int) -> tuple[tuple[int, int, int], str]:

@@ -10,20 +10,23 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from qkv.errors import SourceError, missing_file, typed
-from qkv.signatures import HEAD, is_pointer, signature_of, signature_of_file
+from qkv.signatures import HEAD, is_pointer, refuse_pointer, signature_of, signature_of_file
 
 __all__ = [
     "FileFacts",
+    "binary_file",
     "character_start",
     "examine",
     "open_bytes",
     "read_text",
     "sniff",
+    "unreadable",
 ]
 
 BLOCK = 1 << 20
@@ -54,7 +57,26 @@ def open_bytes(path: Path) -> BinaryIO:
     except IsADirectoryError:
         raise SourceError(f"{str(path)!r} is a folder; expected a file") from None
     except OSError as error:
-        raise SourceError(f"{str(path)!r} cannot be read: {error.strerror or error}") from None
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: Path, error: OSError) -> SourceError:
+    """The error for a file that the system does not let us read."""
+    return SourceError(f"{str(path)!r} cannot be read: {error.strerror or error}")
+
+
+@contextmanager
+def binary_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that is no text while it is read, decompressed where its name ends in .gz.
+
+    Raises SourceError for what git-lfs left in its place, and where it cannot be read to the end.
+    """
+    refuse_pointer(path)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield file  # type: ignore[misc]
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{str(path)!r} cannot be read, it may be cut off: {error}") from None
 
 
 def _blocks(path: Path, size: int = BLOCK) -> Iterator[bytes]:
@@ -66,7 +88,7 @@ def _blocks(path: Path, size: int = BLOCK) -> Iterator[bytes]:
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise _no_gzip(path, error) from None
             except OSError as error:
-                raise SourceError(f"{str(path)!r} cannot be read: {error.strerror or error}") from None
+                raise unreadable(path, error) from None
             if not block:
                 return
             yield block

@@ -11,6 +11,8 @@ from dataclasses import replace
 from qkv.data.sources.source import Chunk, Source
 from qkv.data.split import MOST_VAL_BYTES, Part, Split
 from qkv.data.tokenizing import whole_words
+from qkv.tokenizers.tokens import n_utf8
+from qkv.words import megabytes
 
 __all__ = ["evenly", "sampled"]
 
@@ -26,9 +28,9 @@ def sampled(split: Split, most_bytes: int) -> Split:
     train = list(_stretches(split.train, most_bytes) if split.train.text_file else evenly(split.train, most_bytes))
     last = len(train) - 1
     train = [Chunk(chunk.text, documents or i == last) for i, chunk in enumerate(train)]
-    size = sum(len(chunk.text.encode("utf-8", "replace")) for chunk in train)
+    size = n_utf8(chunk.text for chunk in train)
     part = Part(read=lambda: iter(train), n_bytes=size)
-    rule = f"{split.rule}; {size / 1e6:.1f} of {split.train.n_bytes / 1e6:.1f} MB for training, in even pieces"
+    rule = f"{split.rule}; {size / 1e6:.1f} of {megabytes(split.train.n_bytes)} for training, in even pieces"
     return replace(split, train=part, val=_held(split.val), rule=rule)
 
 

@@ -20,8 +20,9 @@ from qkv.data.sources.hub import HubTexts
 from qkv.data.sources.published import Published, given_inside, published
 from qkv.data.sources.reading import examine, read_text, sniff
 from qkv.data.sources.tables import columns_of, is_table, read_rows, table_format
-from qkv.errors import SourceError, many, missing_file
+from qkv.errors import SourceError, missing_file
 from qkv.signatures import signature_of_file
+from qkv.words import many, some
 
 __all__ = [
     "Chunk",
@@ -376,10 +377,10 @@ def _nothing(skipped: int, found: _Found) -> str:
 
 def _no_texts(found: list[tuple[Path, SourceError]]) -> SourceError:
     """The error for files that are named like text and are none: the first in full, the next few by name."""
-    first, others = found[0][1], [repr(str(path)) for path, _ in found[1:4]]
+    first, others = found[0][1], [repr(str(path)) for path, _ in found[1:]]
     if not others:
         return first
-    names = ", ".join(others) + (", ..." if len(found) > 4 else "")
+    names = some(others, 3)
     return SourceError(f"{len(found)} files are named like text and are none, here also {names}; the first: {first}")
 
 

@@ -5,24 +5,19 @@ Evidence is whatever the run folder holds; a question that finds too little answ
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from qkv.config import load_toml
-from qkv.errors import QkvError, many
-from qkv.folder.run_folder import RunFolder
-from qkv.folder.verified import check_file
-from qkv.inspection.snapshots import stored
-from qkv.tasks import Task, find_task
+from qkv.errors import QkvError
+from qkv.inspection.stored_run import StoredRun, stored
+from qkv.jsontypes import JsonObject
+from qkv.tasks import Task
 from qkv.telemetry import Telemetry
-from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from qkv.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["Answer", "Evidence", "apart", "listed", "many", "number", "percent", "unit_of"]
+__all__ = ["Answer", "Evidence", "apart", "unit_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,39 +46,31 @@ class Answer:
 
 
 class Evidence:
-    """What a run folder says; every part is None, or empty, where it is missing."""
+    """What a run folder says, and what was recorded; every part is None, or empty, where it is missing."""
 
-    def __init__(self, folder: str | Path, telemetry: Telemetry) -> None:
-        self.folder, self.telemetry = RunFolder(Path(folder)), telemetry
+    def __init__(self, run: str | Path | StoredRun, telemetry: Telemetry) -> None:
+        self.run, self.telemetry = StoredRun.of(run), telemetry
+        self.folder = self.run.folder
 
-    @cached_property
-    def settings(self) -> dict[str, Any]:
+    @property
+    def settings(self) -> JsonObject:
         """The tables of config.toml."""
-        if not self.folder.config.is_file():
-            return {}
-        check_file(self.folder.config)
-        return load_toml(self.folder.config)
+        return self.run.settings
 
-    @cached_property
+    @property
     def tokenizer(self) -> Tokenizer | None:
         """The run's tokenizer."""
-        try:
-            return load_tokenizer(self.folder.tokenizer) if self.folder.tokenizer.is_file() else None
-        except QkvError:
-            return None
+        return self.run.tokenizer
 
     @property
     def task(self) -> Task:
         """What it was trained to do."""
-        return find_task(self.settings.get("task", "causal"))
+        return self.run.task
 
-    @cached_property
-    def summary(self) -> dict[str, Any]:
+    @property
+    def summary(self) -> JsonObject:
         """What a finished run says of itself in its manifest; empty before."""
-        try:
-            return dict(self.folder.read_manifest().get("summary") or {})
-        except QkvError:
-            return {}
+        return self.run.summary
 
     @property
     def n_answers(self) -> int:
@@ -137,33 +124,8 @@ def unit_of(task: Task, tokenizer: Tokenizer | None) -> str:
     return {"char": "character", "byte": "byte", "word": "word"}.get(kind, "token")
 
 
-def number(value: float | None) -> str:
-    """Three significant digits; a dash where undefined."""
-    if value is None or not np.isfinite(value):
-        return "\u2013"
-    if value == 0:
-        return "0"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
-
-
-def percent(share: float) -> str:
-    """A share as a percentage, of two significant digits where it is below ten; 100 is a whole alone, to rounding."""
-    if abs(share) < 0.0995:
-        return f"{100 * share:.2g} %"
-    places = 0
-    while abs(round(100 * share, places)) == 100 and abs(abs(share) - 1) > 1e-6:
-        places += 1
-    return f"{100 * share:,.{places}f} %"
-
-
 def apart(value: float, null: float) -> float:
     """How far two positive numbers are apart: 0 where they are equal, 1 from a factor of 4 on, either way."""
     if not (value > 0 and null > 0):
         return 0.0
     return min(1.0, abs(math.log(value / null)) / math.log(4))
-
-
-def listed(words: Sequence[str], last: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    *others, end = words
-    return f"{', '.join(others)} {last} {end}" if others else end

@@ -3,10 +3,11 @@ control."""
 
 from collections import Counter
 
-from qkv.inspection.answers.answer import Answer, Evidence, listed, many
+from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.inspection.control import described
 from qkv.inspection.events import CALLED, Happening, happenings
 from qkv.telemetry import NULL_ARM
+from qkv.words import listed, many
 
 __all__ = ["events"]
 

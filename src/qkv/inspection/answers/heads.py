@@ -5,9 +5,10 @@ from collections import defaultdict
 import numpy as np
 
 from qkv.errors import AddressError
-from qkv.inspection.answers.answer import Answer, Evidence, listed, many, number
+from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.inspection.events import RISES, ROLES, SATURATED
 from qkv.telemetry import Telemetry
+from qkv.words import listed, many, number
 
 __all__ = ["heads"]
 

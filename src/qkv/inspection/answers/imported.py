@@ -1,9 +1,7 @@
 """What an imported model can say of itself: where it comes from, and that nothing was trained here."""
 
-from typing import Any
-
-from qkv.errors import QkvError
-from qkv.inspection.answers.answer import Answer, Evidence, listed, many
+from qkv.inspection.answers.answer import Answer, Evidence
+from qkv.words import listed, many
 
 __all__ = ["imported"]
 
@@ -13,7 +11,7 @@ def imported(evidence: Evidence) -> Answer | None:
     source = evidence.settings.get("imported")
     if not source:
         return None
-    manifest = _manifest(evidence)
+    manifest = evidence.run.manifest
     about = manifest.get("imported", {})
     family = f" ({about['family']})" if about.get("family") else ""
     n = int(manifest.get("summary", {}).get("parameters", 0))
@@ -29,11 +27,3 @@ def imported(evidence: Evidence) -> Answer | None:
         ),
         numbers={"parameters": float(n)},
     )
-
-
-def _manifest(evidence: Evidence) -> dict[str, Any]:
-    """What manifest.json tells; empty where it cannot be read."""
-    try:
-        return evidence.folder.read_manifest()
-    except QkvError:
-        return {}

@@ -4,8 +4,9 @@ import math
 from dataclasses import dataclass
 
 from qkv.errors import AddressError
-from qkv.inspection.answers.answer import Answer, Evidence, listed, number, percent
+from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.telemetry import LEDGER_ARM, Telemetry
+from qkv.words import listed, number, percent
 
 __all__ = ["Balance", "balance", "ledger"]
 

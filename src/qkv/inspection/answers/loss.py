@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from qkv.inspection.answers.answer import Answer, Evidence, listed, many, number, percent
+from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.tasks import Standing, Task, standing, worse_than_nothing
 from qkv.telemetry import Evaluation, Sample
+from qkv.words import listed, many, number, percent
 
 __all__ = ["NOTHING", "among", "followed", "loss", "over_fitting", "samples", "trouble", "watch"]
 
@@ -128,8 +129,8 @@ def among(task: Task, summary: JsonMapping) -> str:
     """Where the metric of a judged task stands among its baselines, as far as its interval tells; empty without any."""
     better, level, worse = _groups(task, summary)
     parts = [f"better than {listed(better)}"] if better else []
-    parts += [f"not to be told from {listed(level)} by so many {task.items or task.examples}"] if level else []
-    parts += [f"not than {listed(worse, 'or')}" if better else f"no better than {listed(worse, 'or')}"] if worse else []
+    parts += [f"not significantly better than {listed(level, 'or')}"] if level else []
+    parts += [f"worse than {listed(worse)}"] if worse else []
     return ", ".join(parts)
 
 

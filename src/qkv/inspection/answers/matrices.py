@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qkv.errors import AddressError
-from qkv.inspection.answers.answer import Answer, Evidence, apart, listed, many, number
+from qkv.inspection.answers.answer import Answer, Evidence, apart
 from qkv.inspection.control import CONTROL, described, learned, when
 from qkv.telemetry import Compared, Grid, Telemetry
+from qkv.words import listed, many, number
 
 __all__ = ["frozen", "matrices", "order"]
 

@@ -18,6 +18,7 @@ from qkv.inspection.answers.ledger import ledger
 from qkv.inspection.answers.loss import loss, over_fitting, samples, trouble, watch
 from qkv.inspection.answers.matrices import frozen, matrices, order
 from qkv.inspection.answers.rows import embeddings
+from qkv.inspection.stored_run import StoredRun
 from qkv.telemetry import Telemetry
 
 __all__ = ["QUESTIONS", "Answer", "read"]
@@ -42,15 +43,16 @@ WITHOUT_TRAINING: tuple[Callable[[Evidence], Answer | None], ...] = (imported,)
 """What is asked of a model that was imported and has no history."""
 
 
-def read(folder: str | Path, telemetry: Telemetry | None = None) -> list[Answer]:
-    """Every answer that the run folder has, most important first; `telemetry` if it is already open.
+def read(run: str | Path | StoredRun, telemetry: Telemetry | None = None) -> list[Answer]:
+    """Every answer that the run folder has, most important first; its reader and `telemetry` if they are there already.
 
     Raises RunFolderError where there is no telemetry or it cannot be read.
     """
     if telemetry is not None:
-        return _answers(Evidence(folder, telemetry))
-    with Telemetry(Path(folder) / "telemetry.sqlite") as opened:
-        return _answers(Evidence(folder, opened))
+        return _answers(Evidence(run, telemetry))
+    run = StoredRun.of(run)
+    with Telemetry(run.folder.telemetry) as opened:
+        return _answers(Evidence(run, opened))
 
 
 def _answers(evidence: Evidence) -> list[Answer]:

@@ -5,11 +5,12 @@ from functools import partial
 import numpy as np
 
 from qkv.errors import AddressError
-from qkv.inspection.answers.answer import Answer, Evidence, apart, many, number, percent
+from qkv.inspection.answers.answer import Answer, Evidence, apart
 from qkv.inspection.control import described, when
 from qkv.inspection.token_rows import RowSummary, drifts, row_story, summary, turns
 from qkv.instruments.tokens import counted_in
 from qkv.telemetry import NULL_ARM
+from qkv.words import many, number, percent
 
 __all__ = ["embeddings"]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from qkv.errors import AddressError, RunFolderError
 from qkv.folder.run_folder import RunFolder
-from qkv.inspection.snapshots import stored
+from qkv.inspection.stored_run import stored
 from qkv.instruments import measures
 from qkv.instruments.registry import MEASURES, SPECTRAL
 from qkv.models import build

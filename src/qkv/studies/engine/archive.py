@@ -8,11 +8,11 @@ Nothing is rounded: the log that `rows` gives back has the same bytes as the one
 
 import bz2
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from qkv.errors import RunFolderError
+from qkv.jsontypes import JsonMapping, JsonObject
 
 __all__ = ["ARCHIVE", "pack", "rows"]
 
@@ -20,9 +20,9 @@ ARCHIVE = "archive.json.bz2"
 _MEASURES = "measures"
 
 
-def pack(log: Iterable[Mapping[str, Any]]) -> bytes:
+def pack(log: Iterable[JsonMapping]) -> bytes:
     """The content of `archive.json.bz2` for the rows of a log, in their order."""
-    blocks: dict[tuple[str, ...], tuple[list[int], dict[str, list[Any]]]] = {}
+    blocks: dict[tuple[str, ...], tuple[list[int], dict[str, list[object]]]] = {}
     for place, row in enumerate(log):
         flat = {name: value for name, value in row.items() if name != _MEASURES}
         flat |= {f"{_MEASURES} {name}": value for name, value in row.get(_MEASURES, {}).items()}
@@ -36,7 +36,7 @@ def pack(log: Iterable[Mapping[str, Any]]) -> bytes:
     return bz2.compress(json.dumps(content, separators=(",", ":")).encode())
 
 
-def rows(folder: Path) -> Iterator[dict[str, Any]]:
+def rows(folder: Path) -> Iterator[JsonObject]:
     """The rows that were packed, in their order.
 
     Raises RunFolderError where the file is not one that `pack` made.
@@ -51,7 +51,7 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
     yield from found
 
 
-def _rows_of(block: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows_of(block: JsonMapping) -> Iterator[tuple[int, JsonObject]]:
     for i, place in enumerate(block["rows"]):
         flat = {name: values[i] for name, values in block["columns"].items()}
         row = {name: value for name, value in flat.items() if not name.startswith(_MEASURES)}

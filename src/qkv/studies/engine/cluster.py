@@ -17,11 +17,12 @@ from typing import Any
 from qkv import errors
 from qkv.errors import ConfigError, Interrupted, MissingExtra, RunError
 from qkv.installing import install
+from qkv.jsontypes import JsonObject
 from qkv.studies.engine.tuning import Job
 
 __all__ = ["Cluster", "is_cluster"]
 
-Row = dict[str, Any]
+Row = JsonObject
 _TRIES_AGAIN = 3
 """How often a training is made again whose worker died."""
 _GLANCE_SECONDS = 0.2
@@ -52,7 +53,7 @@ class Cluster:
         self._ray: Any = ray
         self._quiet = contextlib.redirect_stdout(sys.stderr)  # Ray says there whom it lost; stdout is for the verdict
         self._quiet.__enter__()
-        quiet: dict[str, Any] = {"include_dashboard": False} if on == "ray" else {}
+        quiet: JsonObject = {"include_dashboard": False} if on == "ray" else {}
         try:
             ray.init(address=on.removeprefix(_SCHEME) if on != "ray" else None, log_to_driver=False, **quiet)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -109,7 +110,7 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         return self
 
-    def __exit__(self, *about: Any) -> None:
+    def __exit__(self, *about: object) -> None:
         self.close()
 
 

@@ -9,14 +9,25 @@ outcome, so a run that is there is never made again. Nothing is run here.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from qkv.errors import ConfigError
+from qkv.jsontypes import JsonMapping, JsonObject
 
-__all__ = ["COUNTED", "OF_TRAININGS", "Arm", "Contrast", "Design", "Grid", "Scale", "Text", "Trial", "canonical"]
+__all__ = [
+    "OF_TRAININGS",
+    "Arm",
+    "Contrast",
+    "Design",
+    "Grid",
+    "Pairs",
+    "Scale",
+    "Text",
+    "Trial",
+    "canonical",
+]
 
 FORMAT = 1
 """Goes up when a training of a study would come out otherwise than before; keys of runs hold it."""
@@ -26,19 +37,17 @@ _TUNING_SEEDS = 1_000_000
 OF_TRAININGS = "of the trainings"
 """The unit of a share of trainings: each value is 1 or 0, and its interval is that of a rate. One that reads several
 trainings of a replicate is 1 where any of them is: they share its seed, and are one try."""
-COUNTED = ("steps",)
-"""Units that come in whole numbers, and are told in whole numbers (`static/study.js` too)."""
 
 Pairs = tuple[tuple[str, Any], ...]
 """Settings as (name, value), hashable and in order."""
 
 
-def canonical(value: Any) -> str:
+def canonical(value: object) -> str:
     """One JSON text per value: keys sorted, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
@@ -138,7 +147,7 @@ class Arm:
     before: Pairs = ()
     """What the trainer `pretrained` trains the body for first: task, lr, changes, fields of the scale that differ."""
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> JsonObject:
         """All that decides the outcome: everything but its name and words."""
         return {k: v for k, v in _plain(self).items() if k not in ("name", "what")}
 
@@ -186,16 +195,11 @@ class Contrast:
         return tuple(dict.fromkeys(arm for _, arm, _ in self.terms))
 
 
-def cost(name: str, what: str, arm: str, baseline: str, margin: float, **more: Any) -> Contrast:
-    """loss(arm) - loss(baseline)."""
-    return Contrast(name=name, what=what, terms=((1.0, arm, "loss"), (-1.0, baseline, "loss")), margin=margin, **more)
-
-
 _LATER = ("d_head", "d_mlp", "before", "needs")
 _JUDGED = ("constant", "beside")
 
 
-def _plain(part: "Arm | Scale | Contrast") -> dict[str, Any]:
+def _plain(part: "Arm | Scale | Contrast") -> JsonObject:
     """Its fields, but for later ones at the value that they had before they were there: keys of old runs stay.
 
     What is constant is no choice: it is seen in the values. Nor are rules that only judge them.
@@ -248,10 +252,10 @@ class Trial:
         return cls(arm=Arm(**arm), text=Text(**cut), scale=Scale(**scale), **data)
 
 
-def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+def _tuples(data: JsonMapping) -> JsonObject:
     """JSON's lists as the tuples that the dataclasses hold."""
 
-    def tupled(value: Any) -> Any:
+    def tupled(value: object) -> object:
         return tuple(tupled(item) for item in value) if isinstance(value, list) else value
 
     return {name: tupled(value) for name, value in data.items()}
@@ -341,7 +345,7 @@ class Design:
         """The arm of that name."""
         return next(arm for arm in self.arms if arm.name == name)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Plain values, as written to the study's folder."""
         plain = {name: tuple(_plain(part) for part in getattr(self, name)) for name in ("arms", "contrasts")}
         return dataclasses.asdict(self) | plain | {"scale": _plain(self.scale)}

@@ -8,13 +8,13 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
 
-from qkv.errors import ConfigError, many
+from qkv.errors import ConfigError
 from qkv.studies.engine.design import Arm, Design, Trial
 from qkv.studies.engine.training import run_trial
 from qkv.studies.engine.tuning import expected_runs
 from qkv.studies.probes.registry import OF_A_TEXT
+from qkv.words import many
 
 __all__ = ["Estimate", "estimate"]
 
@@ -112,7 +112,7 @@ def estimate(
     """
     measured: dict[str, float] = {}
     found: dict[str, float] = {}
-    probed: set[tuple[Any, ...]] = set()
+    probed: set[tuple[object, ...]] = set()
     main = [design.arm(name) for name in design.main_arms]
     for arm in (*main, *(arm for arm in design.arms if arm not in main)):
         trial = design.trial(arm, 1, 0, source=source, report=True)

@@ -6,13 +6,13 @@ replicate by the same code that tunes every study, so whatever tuning does to ve
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from qkv.studies.engine.design import Arm, Design, Grid, Text, Trial, cost
+from qkv.studies.engine.design import Arm, Design, Grid, Text, Trial
 from qkv.studies.engine.tuning import pending, report_key
 from qkv.studies.verdict.statistics import judge
+from qkv.studies.vocabulary import cost
 
 __all__ = ["inner_design", "inner_study"]
 
@@ -26,7 +26,7 @@ _PLANTED = Arm(name="planted", what="a source of higher entropy", text="planted"
 
 def inner_design(trial: Trial) -> Design:
     """The little studies of a trial as one design: `noise` and `planted` in its text are those of the two sources."""
-    s: dict[str, Any] = dict(trial.text.settings)
+    s = dict(trial.text.settings)
     chain = {name: s[name] for name in ("states", "sharpness", "tokens", "val_tokens")}
     texts = tuple(
         (name, Text(stream="markov", settings=tuple((chain | {"noise": s[key]}).items())))

@@ -7,13 +7,13 @@ missing, so a study may be killed at any moment and is never worse off than one 
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from qkv.data.config import whole_source
-from qkv.errors import ConfigError, Interrupted, many
+from qkv.errors import ConfigError, Interrupted
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import baselines_of
 from qkv.studies.engine.cluster import Cluster, is_cluster
 from qkv.studies.engine.design import OF_TRAININGS, Design
@@ -27,7 +27,8 @@ from qkv.studies.verdict.judging import findings
 from qkv.studies.verdict.power import detectable
 from qkv.studies.verdict.sentences import verdict_file
 from qkv.studies.verdict.statistics import scipy
-from qkv.training.interrupt import StopSignals
+from qkv.training.session import StopSignals
+from qkv.words import many, plural
 
 __all__ = ["Made", "Told", "run_study"]
 
@@ -68,7 +69,7 @@ def run_study(
     workers: int = 1,
     on: str = "local",
     told: Told | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Answer a question on a text; returns the verdict, which is also `verdict.json` in the study's folder.
 
     A study that has been begun takes any budget: what there is when it is spent is what the verdict is of. `on` is
@@ -90,11 +91,7 @@ def run_study(
     told.say(f"{question.name}: {question.asks}")
     budget = (QUICK_MINUTES if quick else FULL_MINUTES) if minutes is None else minutes
     with places(on, workers, cache) as (size, make):
-        beside = folders_beside(design, within)
-        keys = every_key(design, source) if beside else frozenset()
-        begun = any("arm" in row for row in read_rows(folder_of(design, within))) or any(
-            row["key"] in keys for folder in beside for row in read_rows(folder)
-        )
+        keys, begun = _earlier_trainings(design, source, within)
 
         def spent() -> float:
             return (time.monotonic() - started) / 60
@@ -104,7 +101,7 @@ def run_study(
                 main.check(design, budget, spent())
 
         expected = estimate(design, source, cache, size, enough)
-        for other in beside:
+        for other in folders_beside(design, within):
             if why := unlike(design, other):
                 told.say(f"No training in {other} can be used: {why}.")
         told.say(_plan(design, expected, budget) + ("" if is_cluster(on) else _few_threads(size)))
@@ -119,12 +116,20 @@ def run_study(
             return _conclude(question, design, ask, folder, budget, baselines)
 
 
+def _earlier_trainings(design: Design, source: str, within: Path) -> tuple[frozenset[str], bool]:
+    """Keys of trainings that may be taken over from folders beside, and whether any training counts already."""
+    beside = folders_beside(design, within)
+    keys = every_key(design, source) if beside else frozenset()
+    own = any("arm" in row for row in read_rows(folder_of(design, within)))
+    return keys, own or any(row["key"] in keys for folder in beside for row in read_rows(folder))
+
+
 def _plan(design: Design, expected: Estimate, budget: float) -> str:
     """What is about to be done, in one line."""
     return (
         f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings:"
         f" {expected.minutes(design.replicates):.1f} minutes on {many(expected.workers, 'core')} in all;"
-        f" the budget is {budget:g} minute{'s' * (budget != 1)}."
+        f" the budget is {budget:g} {plural(budget, 'minute')}."
     )
 
 
@@ -207,8 +212,8 @@ def _conclude(
     ask: Ask,
     folder: StudyFolder,
     budget: float,
-    baselines: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
+    baselines: Sequence[JsonMapping],
+) -> JsonObject:
     """Work out what was found and write it down."""
     found = findings(design, folder, ask.source, question.derive)
     full = full_answer(design, folder.path.parent) if design.quick else ""

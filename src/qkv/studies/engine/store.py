@@ -14,12 +14,12 @@ at a time; the lock dies with it.
 import glob
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 from qkv.errors import RunFolderError
 from qkv.folder.run_folder import RunFolder, storage_errors, sync_folder, write_atomically
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine import archive
 from qkv.studies.engine.design import Design, canonical
 
@@ -36,7 +36,7 @@ def folder_of(design: Design, within: Path) -> Path:
     return within / f"study-{design.study}{kind}-{design.source_name}-{design.protocol[:8]}"
 
 
-def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
+def read_rows(folder: Path) -> Iterator[JsonObject]:
     """Every whole line of the log, oldest first.
 
     Raises RunFolderError for a line in the middle that is no object of JSON: somebody changed the log.
@@ -105,7 +105,7 @@ class StudyFolder(RunFolder):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.rows: dict[str, dict[str, Any]] = {}
+        self.rows: dict[str, JsonObject] = {}
 
     @classmethod
     def begin(cls, design: Design, within: Path) -> "StudyFolder":
@@ -163,7 +163,7 @@ class StudyFolder(RunFolder):
     def __enter__(self) -> "StudyFolder":
         return self
 
-    def __exit__(self, *about: Any) -> None:
+    def __exit__(self, *about: object) -> None:
         self.close()
 
     def _mend(self) -> None:
@@ -185,7 +185,7 @@ class StudyFolder(RunFolder):
             lines = [canonical(row) + "\n" for row in archive.rows(self.path)]
             self.write(_RUNS, "".join(lines))
 
-    def append(self, row: Mapping[str, Any]) -> None:
+    def append(self, row: JsonMapping) -> None:
         """Write one line to the end of the log and make it durable; it is in `rows` from then on."""
         path, fresh = self.path / _RUNS, not (self.path / _RUNS).exists()
         with storage_errors(path), open(path, "ab") as file:
@@ -202,16 +202,16 @@ class StudyFolder(RunFolder):
         return None if row is None else float(row["loss"])
 
     @property
-    def trainings(self) -> list[dict[str, Any]]:
+    def trainings(self) -> list[JsonObject]:
         """Every training of every design of this protocol, in the order they ended."""
         return [row for row in self.rows.values() if "arm" in row]
 
     @property
-    def designs(self) -> list[dict[str, Any]]:
+    def designs(self) -> list[JsonObject]:
         """The designs in the order they were written down."""
         return [row for row in self.rows.values() if "design" in row]
 
-    def conclude(self, verdict: Mapping[str, Any]) -> Path:
+    def conclude(self, verdict: JsonMapping) -> Path:
         """Write the verdict; returns its path."""
         path = self.path / _VERDICT
         write_atomically(path, (json.dumps(verdict, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from qkv.data.corpus import joined_hash
+from qkv.data.examples import Examples
 from qkv.errors import NonFiniteError, RunError, SourceError
+from qkv.jsontypes import JsonObject
 from qkv.recipe import Parts, take_body
 from qkv.studies.engine.assembly import MACHINE, parts_of
 from qkv.studies.engine.contrastive import train_contrastive
@@ -57,7 +59,7 @@ class _Curve(Observer):
         return sum(self._last) / len(self._last) if self._last else math.nan
 
 
-def run_trial(trial: Trial, cache: Path | None) -> dict[str, Any]:
+def run_trial(trial: Trial, cache: Path | None) -> JsonObject:
     """Train, score and measure: the row without its key. Takes seconds; deterministic but for `seconds`.
 
     Raises UserError for a trial that does not fit its text or model.
@@ -74,7 +76,7 @@ def run_trial(trial: Trial, cache: Path | None) -> dict[str, Any]:
     watched = {name: WATCHERS[name]() for name in trial.arm.probes if name in WATCHERS}
     worst = math.log(len(parts.config.model.classes) or parts.config.model.sizes.d_vocab)
     frozen = parts.plan.frozen(0) & parts.plan.frozen(trial.scale.steps - 1)
-    row: dict[str, Any] = {"lr": trial.lr, "seed": trial.seed, "diverged": False, "measures": {}}
+    row: JsonObject = {"lr": trial.lr, "seed": trial.seed, "diverged": False, "measures": {}}
     row["frozen"] = sorted(frozen)
     try:
         with MACHINE.active():
@@ -188,7 +190,7 @@ def _other_seed(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
 
 def before(trial: Trial) -> Trial:
     """The training that comes before that of a pretrained arm: the same seed, layout and text."""
-    settings: dict[str, Any] = dict(trial.arm.before)
+    settings = dict(trial.arm.before)
     arm = Arm(
         name="before", what="", text=trial.arm.text, layout=trial.arm.layout, task=settings.pop("task"),
         changes=settings.pop("changes"),
@@ -198,7 +200,7 @@ def before(trial: Trial) -> Trial:
 
 
 @lru_cache(maxsize=64)
-def _trained_before(trial: Trial, corpus: Any) -> dict[str, Tensor]:
+def _trained_before(trial: Trial, corpus: Examples) -> dict[str, Tensor]:
     """Weights of the training that comes before others, by address. Arms and rates of a replicate share it."""
     texts = streams.without_labels(corpus)
     parts = parts_of(trial, texts)

@@ -9,16 +9,16 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from qkv.errors import QkvError
+from qkv.jsontypes import JsonObject
 from qkv.studies.engine.design import Trial
 from qkv.studies.engine.training import run_trial
 
 __all__ = ["answer", "serve"]
 
 
-def answer(trial: str, cache: Path | None) -> dict[str, Any]:
+def answer(trial: str, cache: Path | None) -> JsonObject:
     """The row of a trial that was given as JSON, or the kind and the words of an error of ours."""
     try:
         return run_trial(Trial.from_json(trial), cache)
@@ -26,7 +26,7 @@ def answer(trial: str, cache: Path | None) -> dict[str, Any]:
         return {"error": type(error).__name__, "message": str(error)}
 
 
-def _work(cache: Path | None, write: Callable[[str], Any]) -> None:
+def _work(cache: Path | None, write: Callable[[str], object]) -> None:
     """Answer every trial on stdin."""
     for line in sys.stdin:
         write(json.dumps(answer(line, cache)) + "\n")

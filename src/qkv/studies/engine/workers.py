@@ -15,16 +15,16 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from qkv import errors
 from qkv.errors import Interrupted, RunError
+from qkv.jsontypes import JsonObject
 from qkv.studies.engine.cluster import Cluster, is_cluster
 from qkv.studies.engine.tuning import Job
 
 __all__ = ["Here", "Pool", "Workers", "make_workers", "places"]
 
-Row = dict[str, Any]
+Row = JsonObject
 _GLANCE_SECONDS = 0.2
 
 
@@ -54,7 +54,7 @@ class Here:
     def __enter__(self) -> "Here":
         return self
 
-    def __exit__(self, *about: Any) -> None:
+    def __exit__(self, *about: object) -> None:
         self.close()
 
 

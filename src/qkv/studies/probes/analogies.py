@@ -7,7 +7,8 @@ text can be asked at all.
 
 from collections.abc import Collection
 from itertools import permutations
-from typing import Any
+
+from qkv.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["FEWEST_ASKED", "FEWEST_WORDS", "GROUPS", "N_QUESTIONS", "SECTIONS", "grouped", "n_askable"]
 
@@ -58,7 +59,7 @@ def n_askable(words: Collection[str]) -> int:
     return sum(known.issuperset(question) for questions in SECTIONS.values() for question in questions)
 
 
-def grouped(tokenizer: Any) -> list[tuple[int, int]]:
+def grouped(tokenizer: Tokenizer) -> list[tuple[int, int]]:
     """(group, id) of every word of `GROUPS` that is one token."""
     found = []
     for group, words in enumerate(GROUPS):

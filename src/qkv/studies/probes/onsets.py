@@ -60,7 +60,7 @@ def crossing(looks: Sequence[tuple[int, float]], level: float) -> float | None:
     return None
 
 
-def stages(task: Any, corpus: Corpus, n_tokens: int) -> Mapping[str, float]:
+def stages(task: object, corpus: Corpus, n_tokens: int) -> Mapping[str, float]:
     """Stage -> loss in nats per target that stands for it, on the first `n_tokens` validation tokens."""
     if isinstance(task, Repeat):
         return {"copying": task.struck_out / 2}

@@ -17,14 +17,27 @@ model at its start. Nothing is said of a model that learned no more than frequen
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
 
 from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find as find_preset
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, learned, make_design, of_recalling
+from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Scale, Text
+from qkv.studies.question import Ask, Plain, Question, by_verdict, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
+from qkv.studies.vocabulary import (
+    FULL,
+    QUICK,
+    RECALL_SIZES,
+    RECALLED,
+    Settings,
+    arm,
+    cost,
+    difference,
+    difference_of_costs,
+    learned,
+    of_recalling,
+)
 
 __all__ = ["QUESTION"]
 
@@ -44,9 +57,8 @@ _RECURRENT = tuple(
     for name in ("mixer", "positions", "norm", "mlp", "skip", "start")
 )
 """What makes the preset `lstm`."""
-_KINDS = {"attention": (("start", "xavier"), ("positions", "rotary")), "LSTM": _RECURRENT}
+_KINDS: Mapping[str, Pairs] = {"attention": (("start", "xavier"), ("positions", "rotary")), "LSTM": _RECURRENT}
 _PROBES = {"text": ("loss by position",), "recall": ("answers",), "words": ("contextual", "learned")}
-_RECALL = {name: LEARNS_RECALL[name] for name in ("text", "task", "sizes")}
 _EARLY = "3-4"
 """How many tokens of its window have been read for a target that has a little context."""
 
@@ -55,25 +67,26 @@ def _pair(
     ask: Ask,
     texts: dict[str, Text],
     scale: Scale,
-    prefix: str = "",
+    text: str = "text",
     *,
     unit: str = "nats per token",
     expected: str = "",
-    **more: Any,
+    own: Settings | None = None,
 ) -> tuple[tuple[Arm, Arm], Contrast]:
     """Attention and an LSTM with as many parameters, and by how much their losses differ."""
-    own = dict(more.pop("sizes", ()))
-    sizes, counts = _matched(ask, texts[more.setdefault("text", "text")], scale, own)
+    same, prefix = own or {}, "" if text == "text" else f"{text} "
+    given = dict(same.get("sizes", ()))
+    sizes, counts = _matched(ask, texts[text], scale, given)
     what = {
         "attention": f"positions read one another by attention, MLP of width {sizes['attention']['d_mlp']}",
         "LSTM": f"layers of LSTM of width {sizes['LSTM']['d_model']}",
     }
     attention, recurrent = (
-        Arm(
-            name=f"{prefix}{kind}", what=f"{what[kind]}; {counts[kind]:,} parameters", layout=_KINDS[kind],
-            sizes=tuple((own | sizes[kind]).items()), probes=_PROBES.get(more["text"], ()), **more,
+        arm(
+            f"{prefix}{kind}", f"{what[kind]}; {counts[kind]:,} parameters", same, text=text, layout=layout,
+            sizes=tuple((given | sizes[kind]).items()), probes=_PROBES.get(text, ()),
         )
-        for kind in _KINDS
+        for kind, layout in _KINDS.items()
     )  # fmt: skip
     numbers = f"{counts['LSTM']:,} and {counts['attention']:,}, {counts['LSTM'] / counts['attention'] - 1:+.1%}"
     less = cost(
@@ -113,40 +126,31 @@ def _matched(
 
 def _by_context(last: str) -> tuple[Contrast, ...]:
     """The same early and late in a window, and how much more attention gains from context."""
-
-    def terms(stretch: str, sign: float = 1.0) -> tuple[tuple[float, str, str], ...]:
-        return (sign, "LSTM", f"loss at {stretch}"), (-sign, "attention", f"loss at {stretch}")
-
-    where = tuple(
-        Contrast(
-            name=f"at {stretch}", what=f"the same, of targets with {stretch} {unit} of their window before them",
-            terms=terms(stretch), margin=MARGIN, expected=expected,
+    pair = ("LSTM", "attention")
+    where = (
+        difference(
+            f"at {stretch}", f"the same, of targets with {stretch} {unit} of their window before them", *pair,
+            f"loss at {stretch}", MARGIN, expected=expected,
         )
         for stretch, unit, expected in (("1", "token", ""), (_EARLY, "tokens", "at or below 0"), (last, "tokens", ""))
     )  # fmt: skip
-    return (
-        *where,
-        Contrast(
-            name="gain from context", what=f"how much further ahead attention is at {last} than at {_EARLY}",
-            terms=(*terms(last), *terms(_EARLY, -1.0)), margin=MARGIN, expected="above 0",
-        ),
+    return *where, difference_of_costs(
+        "gain from context", f"how much further ahead attention is at {last} than at {_EARLY}", pair, pair, MARGIN,
+        (f"loss at {last}", f"loss at {_EARLY}"), expected="above 0",
     )  # fmt: skip
 
 
 def _recalled() -> Contrast:
-    return Contrast(
-        name="recall answers", what="answers told rightly by attention, less those by the LSTM",
-        terms=((1.0, "recall attention", "answers"), (-1.0, "recall LSTM", "answers")), margin=5.0,
-        unit="points of 100", expected="above 0",
+    return difference(
+        "recall answers", "answers told rightly by attention, less those by the LSTM", "recall attention",
+        "recall LSTM", "answers", 5.0, unit="points of 100", expected="above 0",
     )  # fmt: skip
 
 
-def _still(arm: Arm) -> Arm:
+def _still(trained: Arm) -> Arm:
     """The same model before it learned anything."""
-    return dataclasses.replace(
-        arm, name=f"{arm.name}{_AT_START}", what=f"the same at its start ({arm.name})", trainer="none", tune="none",
-        probes=("contextual",),
-    )  # fmt: skip
+    name, what = f"{trained.name}{_AT_START}", f"the same at its start ({trained.name})"
+    return dataclasses.replace(trained, name=name, what=what, trainer="none", tune="none", probes=("contextual",))
 
 
 def _contextual(pair: tuple[Arm, Arm], last: int) -> tuple[Contrast, ...]:
@@ -176,85 +180,68 @@ def _contextual(pair: tuple[Arm, Arm], last: int) -> tuple[Contrast, ...]:
     return (*found, learned(attention), learned(recurrent))
 
 
-def _design(ask: Ask) -> Design:
-    return _quick(ask) if ask.quick else _full(ask)
-
-
 def _little(tokens: int) -> tuple[str, Text]:
     return f"{tokens // 1000}k", Text(settings=(("train_tokens", tokens),))
 
 
 def _quick(ask: Ask) -> Design:
-    scale = Scale(
-        d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
-    )
     name, little = _little(20_000)
     texts = {"text": Text(), name: little}
-    both, less = _pair(ask, texts, scale)
-    both_little, less_little = _pair(ask, texts, scale, f"{name} ", text=name, expected="below 0")
+    both, less = _pair(ask, texts, QUICK)
+    both_little, less_little = _pair(ask, texts, QUICK, name, expected="below 0")
     return make_design(
         ask,
         study="attention-or-lstm",
         texts=texts,
-        scale=scale,
-        grid=Grid(),
+        scale=QUICK,
         arms=(*both, *both_little),
         contrasts=(less, *_by_context("17-32"), less_little),
-        replicates=6,
     )
 
 
 def _full(ask: Ask) -> Design:
-    scale = Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=128, batch_size=8, steps=1000, val_tokens=32_768)
-    sizes = dict(_little(tokens) for tokens in (60_000, 250_000))
-    texts = {"text": Text(), **sizes, "recall": RECALLED, "words": _WORDS}
+    scale = dataclasses.replace(FULL, n_ctx=128, batch_size=8)
+    little = dict(_little(tokens) for tokens in (60_000, 250_000))
+    texts = {"text": Text(), **little, "recall": RECALLED, "words": _WORDS}
     both, less = _pair(ask, texts, scale)
-    little = [
-        _pair(ask, texts, scale, f"{name} ", text=name, expected="below 0" if i == 0 else "")
-        for i, name in enumerate(sizes)
-    ]
+    of_little = [_pair(ask, texts, scale, name, expected="" if i else "below 0") for i, name in enumerate(little)]
     recall, less_recall = _pair(
-        ask, texts, scale, "recall ", unit="nats per answer", expected="above 0: recall is looking back", **_RECALL
-    )
-    words, less_words = _pair(ask, texts, scale, "words ", text="words")
+        ask, texts, scale, "recall", unit="nats per answer", expected="above 0: recall is looking back",
+        own={"task": "recall", "sizes": RECALL_SIZES},
+    )  # fmt: skip
+    words, less_words = _pair(ask, texts, scale, "words")
     return make_design(
         ask,
         study="attention-or-lstm",
         texts=texts,
         scale=scale,
-        grid=Grid(),
-        arms=(
-            *both,
-            *(arm for arms, _ in little for arm in arms),
-            *recall,
-            *words,
-            *map(_still, words),
-        ),
+        arms=(*both, *(arm for arms, _ in of_little for arm in arms), *recall, *words, *map(_still, words)),
         contrasts=(
             less,
             *_by_context("65-128"),
-            *(contrast for _, contrast in little),
+            *(contrast for _, contrast in of_little),
             *of_recalling((less_recall, _recalled()), "recall attention"),
             less_words,
             *_contextual(words, scale.n_layers),
         ),
-        replicates=8,
     )
 
 
 def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    difference = "the LSTM's loss less that of attention is"
-    numbers, rest = _numbers(findings), _of_context(findings)
-    if verdict == "unresolved":
-        what = f"Whether attention or an LSTM of as many parameters{numbers} does better"
-        return f"{what} is not settled by this run{rest}; {difference}"
-    if verdict == "equivalent":
-        return f"Attention and an LSTM of as many parameters{numbers} do equally well{rest}: {difference}"
-    small = ", by less than would matter" if verdict == "differs but trivially" else ""
-    if effect > 0:
-        return f"Attention does better than an LSTM of as many parameters{numbers}{small}{rest}: {difference}"
-    return f"An LSTM does better than attention with as many parameters{numbers}{small}{rest}: {difference}"
+    return by_verdict(
+        findings.primary.result,
+        unresolved=(
+            "Whether attention or an LSTM of as many parameters{numbers} does better is not settled by this run{rest};"
+            " {ends}"
+        ),
+        equivalent="Attention and an LSTM of as many parameters{numbers} do equally well{rest}: {ends}",
+        above="Attention does better than an LSTM of as many parameters{numbers}{small}{rest}: {ends}",
+        below="An LSTM does better than attention with as many parameters{numbers}{small}{rest}: {ends}",
+        small=", by less than would matter",
+        numbers=_numbers(findings),
+        rest=_of_context(findings),
+        ends="the LSTM's loss less that of attention is",
+    )
 
 
 def _numbers(findings: Findings) -> str:
@@ -265,14 +252,14 @@ def _numbers(findings: Findings) -> str:
 
 def _of_context(findings: Findings) -> str:
     """Which of the two gains more from context within a window."""
-    result = findings.effect("gain from context").told
-    if result.verdict == "unresolved":
-        return " (which of them gains more from context is open)"
-    if result.verdict == "equivalent":
-        return " (and they gain as much from context)"
-    little = "a little " if result.verdict == "differs but trivially" else ""
-    one = "attention" if (result.effect or 0.0) > 0 else "the LSTM"
-    return f" ({one} gains {little}more from context)"
+    return by_verdict(
+        findings.effect("gain from context").told,
+        unresolved=" (which of them gains more from context is open)",
+        equivalent=" (and they gain as much from context)",
+        above=" (attention gains {small}more from context)",
+        below=" (the LSTM gains {small}more from context)",
+        small="a little ",
+    )
 
 
 QUESTION = Question(
@@ -313,34 +300,28 @@ QUESTION = Question(
         ),
         unresolved="Whether attention or an LSTM of as many parameters does better, this run cannot tell.",
     ),
-    also=(
-        (
-            "words LSTM - words attention",
-            Plain(
-                above="On words, and not characters, the LSTM is {effect} nats a token worse.",
-                below="On words, too, the LSTM is {effect} nats a token better.",
-                slightly="On words, and not characters, they are almost equals.",
-                equivalent="On words, and not characters, they are equals.",
-                unresolved="Which is better on words, and not characters, this run cannot tell.",
-            ),
+    also={
+        "words LSTM - words attention": Plain(
+            above="On words, and not characters, the LSTM is {effect} nats a token worse.",
+            below="On words, too, the LSTM is {effect} nats a token better.",
+            slightly="On words, and not characters, they are almost equals.",
+            equivalent="On words, and not characters, they are equals.",
+            unresolved="Which is better on words, and not characters, this run cannot tell.",
         ),
-        (
-            "recall answers",
-            Plain(
-                above=(
-                    "Where an answer has to be fetched from an earlier place of the window, attention gets {effect}"
-                    " more of 100 right than the LSTM."
-                ),
-                below=(
-                    "Where an answer has to be fetched from an earlier place of the window, the LSTM gets {effect} more"
-                    " of 100 right than attention."
-                ),
-                slightly="Where an answer has to be fetched from an earlier place, they are almost as good.",
-                equivalent="Where an answer has to be fetched from an earlier place, they are as good.",
-                unresolved="Which of them fetches more from earlier places of the window, this run cannot tell.",
+        "recall answers": Plain(
+            above=(
+                "Where an answer has to be fetched from an earlier place of the window, attention gets {effect}"
+                " more of 100 right than the LSTM."
             ),
+            below=(
+                "Where an answer has to be fetched from an earlier place of the window, the LSTM gets {effect} more"
+                " of 100 right than attention."
+            ),
+            slightly="Where an answer has to be fetched from an earlier place, they are almost as good.",
+            equivalent="Where an answer has to be fetched from an earlier place, they are as good.",
+            unresolved="Which of them fetches more from earlier places of the window, this run cannot tell.",
         ),
-    ),
+    },
     heard=(
         "That attention is better than an LSTM, whatever the size. Small models on little text, as many parameters on"
         " both sides and each rate tuned, are another matter than large ones on much; what this page tells holds for"
@@ -348,6 +329,6 @@ QUESTION = Question(
         " [another comparison](../without-attention.md), and there attention is ahead; which of the differences turns"
         " the order has not been measured."
     ),
-    design=_design,
+    design=quick_or_full(_quick, _full),
     claim=_claim,
 )

@@ -8,15 +8,14 @@ holds. The trainings of one little study are made side by side (`studies.stacked
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.engine.design import Contrast, Design, Scale, Text
+from qkv.studies.question import Ask, Claim, Plain, Question, make_design
 from qkv.studies.synthetic import streams
-from qkv.studies.verdict.judging import Findings
 from qkv.studies.verdict.statistics import interval, t_test, tost
+from qkv.studies.vocabulary import arm, level
 
 __all__ = ["QUESTION"]
 
@@ -34,15 +33,15 @@ _SOURCE = Text(
         ("planted", 0.152), ("replicates", INNER), ("studies", BLOCK),
     ),
 )  # fmt: skip
-_ARM = Arm(
-    name="little studies", what="8 replicates of three tuned arms each (the loss is an untrained model's)",
+_ARM = arm(
+    "little studies", "8 replicates of three tuned arms each (the loss is an untrained model's)",
     trainer="inner study", tune="none",
 )  # fmt: skip
 
 
 def known_effect() -> float:
     """Nats per token by which the entropy of the planted source lies above that of the base: 0.050."""
-    s: dict[str, Any] = dict(_SOURCE.settings)
+    s = dict(_SOURCE.settings)
     base, planted = (
         streams.markov_entropy(streams.markov_matrix(s["states"], s["sharpness"], s[key]))
         for key in ("noise", "planted")
@@ -60,10 +59,7 @@ def _rate(name: str, what: str, nominal: float, margin: float, expected: str) ->
 _CONTRASTS = (
     _rate("false positives", "an effect was found where there is none, less the promised 5 %", ALPHA, 0.02, "0"),
     _rate(
-        "false positives of Student's t",
-        "what a t interval finds where there is nothing, less 5 %",
-        ALPHA,
-        0.02,
+        "false positives of Student's t", "what a t interval finds where there is nothing, less 5 %", ALPHA, 0.02,
         "below 0: tuned trainings have heavy tails",
     ),
     _rate("coverage", "the 95 % interval held the mean of all other little studies, less 95 %", 1 - ALPHA, 0.02, "0"),
@@ -72,14 +68,12 @@ _CONTRASTS = (
         "equivalence at the margin", "equivalent, the margin being as large as the effect, less 5 %", ALPHA, 0.02, "0"
     ),
     _rate("power", "the planted effect was found, less 80 %", 0.8, 0.1, "above 0"),
-    Contrast(
-        name="planted effect, beyond the known one",
-        what="mean loss on the planted source less that on the base, less the difference of the entropies (0.050)",
-        terms=((1.0, _ARM.name, "beyond the known effect"),),
-        margin=0.01,
-        expected="near 0",
+    level(
+        "planted effect, beyond the known one",
+        "mean loss on the planted source less that on the base, less the difference of the entropies (0.050)",
+        _ARM.name, "beyond the known effect", 0.01, expected="near 0",
     ),
-)
+)  # fmt: skip
 
 
 def _design(ask: Ask) -> Design:
@@ -88,7 +82,6 @@ def _design(ask: Ask) -> Design:
         study="calibrate",
         texts={"text": _SOURCE},
         scale=Scale(d_model=8, n_layers=1, n_heads=1, n_ctx=8, batch_size=8, steps=40, val_tokens=_VAL, evaluations=1),
-        grid=Grid(),
         arms=(_ARM,),
         contrasts=_CONTRASTS,
         replicates=16 if ask.quick else 250,
@@ -126,20 +119,6 @@ def _values(rows: Sequence[Mapping[str, float]], name: str) -> np.ndarray:
     return np.array([[[row[f"{s} {name} {i}"] for i in range(INNER)] for s in range(BLOCK)] for row in rows])
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    if verdict == "equivalent":
-        return "Studies find effects where there are none as seldom as promised: rate less the promised 5 %"
-    if verdict == "unresolved":
-        return (
-            "Whether studies keep the promised 5 % of false positives is not settled by so few little studies: rate"
-            " less 5 %"
-        )
-    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
-    way = "more rarely" if effect < 0 else "more often"
-    return f"Studies find effects where there are none {way} than promised{small}: rate less the promised 5 %"
-
-
 QUESTION = Question(
     name="calibrate",
     asks="Can these verdicts be trusted?",
@@ -173,6 +152,16 @@ QUESTION = Question(
         " the seed differ too."
     ),
     design=_design,
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            "Whether studies keep the promised 5 % of false positives is not settled by so few little studies: rate"
+            " less 5 %"
+        ),
+        equivalent="Studies find effects where there are none as seldom as promised: {ends}",
+        above="Studies find effects where there are none more often than promised{small}: {ends}",
+        below="Studies find effects where there are none more rarely than promised{small}: {ends}",
+        ends="rate less the promised 5 %",
+        small=", though by less than would matter",
+    ),
     derive=derive,
 )

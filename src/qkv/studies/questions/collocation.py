@@ -16,12 +16,13 @@ fewer measures of both.
 
 import dataclasses
 
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.probes.collocations import FEWEST_FOURS, chosen
 from qkv.studies.probes.pairs import commonest_word
-from qkv.studies.question import IN_DEMO, Ask, Plain, Question, learned, make_design
+from qkv.studies.question import Ask, Claim, Plain, Question, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.studies.vocabulary import AT_START, FULL, IN_DEMO, QUICK, Settings, arm, learned, level
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 
@@ -36,19 +37,16 @@ _UNITS = {
     "OV": "spreads",
 }
 _MARGINS = {"cosine": MARGIN, "spreads": 0.2}
+_BLIND = "above 0, else the measure is blind"
 
 
 def _effect(arm: str, factor: str, measure: str, expected: str = "") -> Contrast:
     words = {"together": "occurring together", "shared": "sharing contexts"}[factor]
     unit = _UNITS[measure]
-    return Contrast(
-        name=f"{factor} -> {measure} ({arm})",
-        what=f"what {words} does to {measure} of two words",
-        terms=((1.0, arm, f"{factor} {measure}"),),
-        margin=_MARGINS[unit],
-        unit=unit,
-        expected=expected,
-    )
+    return level(
+        f"{factor} -> {measure} ({arm})", f"what {words} does to {measure} of two words", arm, f"{factor} {measure}",
+        _MARGINS[unit], unit=unit, expected=expected,
+    )  # fmt: skip
 
 
 def _both(arm: str, measures: tuple[str, ...], **expected: str) -> tuple[Contrast, ...]:
@@ -59,14 +57,21 @@ def _both(arm: str, measures: tuple[str, ...], **expected: str) -> tuple[Contras
     )
 
 
-_CAUSAL = Arm(name="causal", what="predicts the next word; everything trained", text="pairs", probes=("pairs",))
-_UNTRAINED = Arm(
-    name="untrained", what="the same model at its start", text="pairs", trainer="none", tune="none", probes=("pairs",)
-)  # fmt: skip
-_CONTRASTIVE = Arm(
-    name="contrastive", what="neighbours made alike on purpose: the positive control", text="pairs",
-    trainer="contrastive", tune="none", lr=0.02, probes=("pairs",),
-)  # fmt: skip
+_MADE: Settings = {"text": "pairs", "probes": ("pairs",)}
+_BY_PAIRS: Settings = {"trainer": "contrastive", "tune": "none", "lr": 0.02}
+_ARMS = (
+    arm("causal", "predicts the next word; everything trained", _MADE),
+    arm("untrained", "the same model at its start", _MADE, AT_START),
+    arm("contrastive", "neighbours made alike on purpose: the positive control", _MADE, _BY_PAIRS),
+)
+_FULL_ARMS = (
+    *_ARMS,
+    arm("masked", "predicts masked words", _MADE, task="masked"),
+    arm("identity", "W_Q = W_K = W_V = W_O = I, embeddings trained", _MADE, changes=("L*.W_[QKVO]=identity",)),
+    arm("tied", "W_U tied to W_E", _MADE, layout=(("tied", True),)),
+    arm("sgd", "trained by SGD", _MADE, optimizer="sgd", lr=0.5),
+    arm("null", "random labels: frequencies can be learned, no more", _MADE, labels="random", tune="causal"),
+)
 _PRIMARY = _effect("causal", "together", "cos(e, e)", "near 0: likeness follows shared contexts")
 
 
@@ -75,20 +80,15 @@ def _pairs(pairs: int, tokens: int, val_tokens: int) -> Text:
     return Text(stream="pairs", settings=settings)
 
 
-_OWN = Arm(
-    name="own text", what="predicts the next word of the text that was given", text="text",
+_OWN = arm(
+    "own text", "predicts the next word of the text that was given", text="text",
     probes=("commonest word", "collocations", "learned"),
 )  # fmt: skip
+_NEEDS = learned(_OWN.name)
 _OWN_CONTROLS = (
-    Arm(
-        name="own text untrained", what="the same model at its start", text="text", trainer="none", tune="none",
-        probes=("collocations",),
-    ),
-    Arm(
-        name="own text contrastive", what="neighbours in the text made alike on purpose", text="text",
-        trainer="contrastive", tune="none", lr=0.02, probes=("collocations",),
-    ),
-)  # fmt: skip
+    arm("own text untrained", "the same model at its start", AT_START, probes=("collocations",)),
+    arm("own text contrastive", "neighbours in the text made alike on purpose", _BY_PAIRS, probes=("collocations",)),
+)
 _WORD = "the commonest word"
 _OF_A_FOUR = {"log count": "ln counts, added", "PPMI": "nats", "second order": "cosine"}
 """What was known of a pair -> its unit."""
@@ -102,50 +102,48 @@ def _of_text(arm: str, measures: tuple[str, ...], *, gated: bool = False, **expe
     }
     return tuple(
         dataclasses.replace(
-            effect, what=f"{measure} of {which[factor]}", needs=learned(arm).name if gated else "",
+            _effect(arm, factor, measure, expected.get(factor, "")), what=f"{measure} of {which[factor]}",
+            needs=_NEEDS.name if gated else "",
         )
         for measure in measures
         for factor in which
-        for effect in [_effect(arm, factor, measure, expected.get(factor, ""))]
     )  # fmt: skip
 
 
 def _fours() -> tuple[Contrast, ...]:
     """How many pairs there are, and what else their choice makes differ."""
-    arm = _OWN.name
-    number = Contrast(
-        name="fours of pairs", what="how many fours of pairs of the text, one of each kind, are as frequent",
-        terms=((1.0, arm, "fours"),), margin=0.5, unit="fours", constant=True,
-    )  # fmt: skip
-    return number, *(
-        Contrast(
-            name=f"{factor} -> {known}", what=f"by how much the choice of pairs alone makes {known} differ",
-            terms=((1.0, arm, f"{factor} {known}"),), margin=0.1, unit=unit, constant=True,
-            expected="" if (factor, known) in (("together", "PPMI"), ("shared", "second order")) else "near 0",
-        )
-        for known, unit in _OF_A_FOUR.items()
-        for factor in ("together", "shared")
+    wanted = (("together", "PPMI"), ("shared", "second order"))
+    return (
+        level(
+            "fours of pairs", "how many fours of pairs of the text, one of each kind, are as frequent", _OWN.name,
+            "fours", 0.5, unit="fours", constant=True,
+        ),
+        *(
+            level(
+                f"{factor} -> {known}", f"by how much the choice of pairs alone makes {known} differ", _OWN.name,
+                f"{factor} {known}", 0.1, unit=unit, constant=True,
+                expected="" if (factor, known) in wanted else "near 0",
+            )
+            for known, unit in _OF_A_FOUR.items()
+            for factor in ("together", "shared")
+        ),
     )  # fmt: skip
 
 
 def _own_text(ask: Ask, text: Text, measures: tuple[str, ...]) -> tuple[tuple[Arm, ...], tuple[Contrast, ...]]:
     """Arms and contrasts on the user's own text; pairs only where it has enough of them."""
     if not ask.named and len(chosen(ask.corpus(text))) < FEWEST_FOURS:
-        return (_OWN,), (*_common(), _fours()[0], learned(_OWN.name))
+        return (_OWN,), (*_common(), _fours()[0], _NEEDS)
     first = ("cos(e, e)",)
     return (_OWN, *_OWN_CONTROLS), (
         *_common(),
         *_of_text("own text", first, gated=True, together="near 0", shared="above 0"),
         *_of_text("own text", measures, gated=True),
-        *_of_text("own text contrastive", first, together="above 0, else the measure is blind"),
+        *_of_text("own text contrastive", first, together=_BLIND),
         *_of_text("own text untrained", first, together="0", shared="0"),
         *_fours(),
-        learned(_OWN.name),
+        _NEEDS,
     )
-
-
-def _design(ask: Ask) -> Design:
-    return _quick(ask) if ask.quick else _full(ask)
 
 
 def _quick(ask: Ask) -> Design:
@@ -155,32 +153,29 @@ def _quick(ask: Ask) -> Design:
         ask,
         study="collocation",
         texts={"pairs": _pairs(8, 100_000, 8_192), "text": text},
-        scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192),
-        grid=Grid(ratio=3.0, points=3),
-        arms=(_CAUSAL, _UNTRAINED, _CONTRASTIVE, *own),
+        scale=dataclasses.replace(QUICK, evaluations=4),
+        arms=(*_ARMS, *own),
         contrasts=(
             _PRIMARY,
             _effect("causal", "shared", "cos(e, e)", "above 0"),
             *_both("causal", ("e.u",), together="above 0: the bigram lives here"),
-            *_both("contrastive", ("cos(e, e)",), together="above 0, else the measure is blind"),
+            *_both("contrastive", ("cos(e, e)",), together=_BLIND),
             *_both("untrained", ("cos(e, e)",), together="0", shared="0"),
             *asked,
         ),
-        replicates=6,
     )
 
 
 def _common() -> tuple[Contrast, ...]:
-    unit = "root-mean-square dot products"
-
-    def of(name: str, what: str, quantity: str, expected: str = "", unit: str = unit) -> Contrast:
-        margin = 0.1 if unit == "rank correlation" else 0.2
-        return Contrast(
-            name=name, what=what, terms=((1.0, _OWN.name, quantity),), margin=margin, unit=unit,
-            expected=expected, needs=learned(_OWN.name).name,
-        )  # fmt: skip
-
     mean = "mean dot product of the row of W_E of the commonest word of letters with"
+
+    def of(name: str, what: str, quantity: str, expected: str = "") -> Contrast:
+        unit = "root-mean-square dot products"
+        return level(name, what, _OWN.name, quantity, 0.2, unit=unit, expected=expected, needs=_NEEDS.name)
+
+    def by_count(name: str, what: str, quantity: str) -> Contrast:
+        return level(name, what, _OWN.name, quantity, 0.1, unit="rank correlation", needs=_NEEDS.name)
+
     return (
         of(f"{_WORD} with all", f"{mean} all other tokens", "dot of the word", "low, says a well-known tutorial"),
         of(f"{_WORD} with all, less others", f"{mean} all others, less the same of every other token",
@@ -188,10 +183,10 @@ def _common() -> tuple[Contrast, ...]:
         of(f"{_WORD} with common tokens", f"{mean} the tenth of tokens that are met most",
            "dot of the word with common"),
         of(f"{_WORD} with rare tokens", f"{mean} the half of tokens that are met least", "dot of the word with rare"),
-        of(f"{_WORD} by frequency", "rank correlation of that dot product with how often the other token is met",
-           "dot of the word by count", unit="rank correlation"),
-        of("dot products by frequency", "rank correlation over tokens of the mean dot product with the count",
-           "dot by count", unit="rank correlation"),
+        by_count(f"{_WORD} by frequency", "rank correlation of that dot product with how often the other token is met",
+                 "dot of the word by count"),
+        by_count("dot products by frequency", "rank correlation over tokens of the mean dot product with the count",
+                 "dot by count"),
     )  # fmt: skip
 
 
@@ -208,57 +203,25 @@ def _counted(ask: Ask, design: Design) -> str:
 
 
 def _full(ask: Ask) -> Design:
-    measures = tuple(_UNITS)
-    masked = Arm(name="masked", what="predicts masked words", text="pairs", task="masked", probes=("pairs",))
-    plain = Arm(
-        name="identity", what="W_Q = W_K = W_V = W_O = I, embeddings trained", text="pairs",
-        changes=("L*.W_[QKVO]=identity",), probes=("pairs",),
-    )  # fmt: skip
-    tied = Arm(name="tied", what="W_U tied to W_E", text="pairs", layout=(("tied", True),), probes=("pairs",))
-    sgd = Arm(name="sgd", what="trained by SGD", text="pairs", optimizer="sgd", lr=0.5, probes=("pairs",))
-    null = Arm(
-        name="null", what="random labels: frequencies can be learned, no more", text="pairs", labels="random",
-        tune="causal", probes=("pairs",),
-    )  # fmt: skip
     text = Text(tokenizer="word", vocab=2000)
     own, asked = _own_text(ask, text, ("cos(u, u)", "e.u", "QK", "OV"))
     return make_design(
         ask,
         study="collocation",
         texts={"pairs": _pairs(16, 400_000, 16_384), "text": text},
-        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=16_384),
-        grid=Grid(ratio=3.0, points=3),
-        arms=(_CAUSAL, _UNTRAINED, _CONTRASTIVE, masked, plain, tied, sgd, null, *own),
+        scale=dataclasses.replace(FULL, val_tokens=16_384),
+        arms=(*_FULL_ARMS, *own),
         contrasts=(
             _PRIMARY,
             _effect("causal", "shared", "cos(e, e)", "above 0"),
-            *_both("causal", measures[1:]),
-            *_both("contrastive", ("cos(e, e)",), together="above 0, else the measure is blind"),
+            *_both("causal", tuple(_UNITS)[1:]),
+            *_both("contrastive", ("cos(e, e)",), together=_BLIND),
             *_both("untrained", ("cos(e, e)", "contextual cos"), together="0 for rows"),
             *(c for arm in ("masked", "identity", "tied", "sgd", "null") for c in _both(arm, ("cos(e, e)",))),
             *_both("identity", ("contextual cos",)),
             *asked,
         ),
-        replicates=8,
     )
-
-
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    other = _of_sharing(findings)
-    if verdict == "unresolved":
-        return (
-            "Whether words that occur together get similar rows of W_E is not settled by this"
-            f" run{other}; occurring together alone changes their cosine by"
-        )
-    if verdict == "equivalent":
-        return (
-            f"Words that occur together do not become alike in W_E by that alone{other}: occurring"
-            " together changes their cosine by"
-        )
-    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
-    way = "more alike" if effect > 0 else "less alike"
-    return f"Occurring together makes two words {way} in W_E{small}{other}: it changes their cosine by"
 
 
 def _of_sharing(findings: Findings) -> str:
@@ -281,16 +244,14 @@ QUESTION = Question(
         " tokens, and by how often those are met"
     ),
     falsified_by=(
-        "Occurring together raises cos(e_i, e_j) by half as much as sharing contexts does, or more;"
-        " the contrastive control shows no"
-        " effect of occurring together (then the measure is blind)."
+        "Occurring together raises cos(e_i, e_j) by half as much as sharing contexts does, or more; the contrastive"
+        " control shows no effect of occurring together (then the measure is blind)."
     ),
     literature=(
         "For early training under gradient descent theory gives the embeddings in closed form: likeness of rows follows"
         " which words may stand for each other, and what follows what lives in maps between rows (Im et al. 2026, arXiv"
-        " 2601.19208, abstract). Skip-gram factorises shifted mutual information of words and"
-        " contexts (Levy and Goldberg"
-        " 2014)."
+        " 2601.19208, abstract). Skip-gram factorises shifted mutual information of words and contexts (Levy and"
+        " Goldberg 2014)."
     ),
     plain=Plain(
         above=(
@@ -313,44 +274,35 @@ QUESTION = Question(
             "Whether standing next to each other makes the input vectors of two words alike, this run cannot tell."
         ),
     ),
-    also=(
-        (
-            "shared -> cos(e, e) (causal)",
-            Plain(
-                above="Standing in the same places makes them alike, by {effect} of cosine.",
-                below="Standing in the same places makes them less alike, by {effect} of cosine.",
-                slightly="Standing in the same places does hardly more.",
-                equivalent="Standing in the same places does no more.",
-                unresolved="What standing in the same places does, this run cannot tell.",
-            ),
+    also={
+        "shared -> cos(e, e) (causal)": Plain(
+            above="Standing in the same places makes them alike, by {effect} of cosine.",
+            below="Standing in the same places makes them less alike, by {effect} of cosine.",
+            slightly="Standing in the same places does hardly more.",
+            equivalent="Standing in the same places does no more.",
+            unresolved="What standing in the same places does, this run cannot tell.",
         ),
-        (
-            "together -> cos(e, e) (tied)",
-            Plain(
-                above="Where W_U is W_E, standing next to each other makes them alike after all, by {effect}.",
-                below="Where W_U is W_E, standing next to each other makes them less alike, by {effect}.",
-                slightly="Where W_U is W_E, standing next to each other does hardly anything either.",
-                equivalent="Where W_U is W_E, standing next to each other does nothing either.",
-                unresolved="What it does where W_U is W_E, this run cannot tell.",
-            ),
+        "together -> cos(e, e) (tied)": Plain(
+            above="Where W_U is W_E, standing next to each other makes them alike after all, by {effect}.",
+            below="Where W_U is W_E, standing next to each other makes them less alike, by {effect}.",
+            slightly="Where W_U is W_E, standing next to each other does hardly anything either.",
+            equivalent="Where W_U is W_E, standing next to each other does nothing either.",
+            unresolved="What it does where W_U is W_E, this run cannot tell.",
         ),
-        (
-            f"{_WORD} with all, less others",
-            Plain(
-                above=(
-                    "In the model of the text that was given the commonest word ends up with higher dot products than"
-                    " other tokens have; whether it does depends on the recipe."
-                ),
-                below=(
-                    "In the model of the text that was given the commonest word ends up with lower dot products than"
-                    " other tokens have; whether it does depends on the recipe."
-                ),
-                slightly="The dot products of the commonest word are hardly other than those of other tokens.",
-                equivalent="The dot products of the commonest word are those of any other token.",
-                unresolved="Whether the commonest word ends up apart, this run cannot tell.",
+        f"{_WORD} with all, less others": Plain(
+            above=(
+                "In the model of the text that was given the commonest word ends up with higher dot products than"
+                " other tokens have; whether it does depends on the recipe."
             ),
+            below=(
+                "In the model of the text that was given the commonest word ends up with lower dot products than"
+                " other tokens have; whether it does depends on the recipe."
+            ),
+            slightly="The dot products of the commonest word are hardly other than those of other tokens.",
+            equivalent="The dot products of the commonest word are those of any other token.",
+            unresolved="Whether the commonest word ends up apart, this run cannot tell.",
         ),
-    ),
+    },
     heard=(
         "That words which occur together end up with similar vectors. Two things are mixed up in this: to stand next"
         " to each other (*New* and *York*), and to stand in the same places (*cat* and *dog*). They mostly come"
@@ -362,7 +314,20 @@ QUESTION = Question(
         f"Of the commonest word: {IN_DEMO[0].lower()}{IN_DEMO[1:]}. There its mean dot product with all others is 0.10"
         " and that of other tokens 0.15, in root-mean-square dot products."
     ),
-    design=_design,
-    claim=_claim,
+    design=quick_or_full(_quick, _full),
+    claim=Claim(
+        unresolved=(
+            "Whether words that occur together get similar rows of W_E is not settled by this run{beside}; occurring"
+            " together alone changes their cosine by"
+        ),
+        equivalent=(
+            "Words that occur together do not become alike in W_E by that alone{beside}: occurring together changes"
+            " their cosine by"
+        ),
+        above="Occurring together makes two words more alike in W_E{small}{beside}: it changes their cosine by",
+        below="Occurring together makes two words less alike in W_E{small}{beside}: it changes their cosine by",
+        small=", though by less than would matter",
+        beside=_of_sharing,
+    ),
     counted=_counted,
 )

@@ -12,46 +12,43 @@ copying: one layer was thought unable to find the letter behind an earlier one. 
 letters out gives too (docs/decisions), so what tells one from two is how far it ends from them.
 """
 
-from typing import Any
+import dataclasses
 
-from qkv.studies.engine.design import OF_TRAININGS, Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.engine.design import OF_TRAININGS, Arm, Contrast, Design, Pairs, Text
+from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.verdict.comparison import Comparison
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.studies.vocabulary import FULL, GLOROT, QUICK, Settings, arm, cost, difference, level
+from qkv.words import amount, plural
 
 __all__ = ["QUESTION"]
 
 _HELD = {"QK": "L*.W_[QK]", "VO": "L*.W_[VO]", "W_E": "W_E", "MLP": "L*.W_in,L*.W_out", "V": "L*.W_V"}
 _WORDS = {"QK": "W_Q and W_K", "VO": "W_V and W_O", "W_E": "W_E", "MLP": "W_in and W_out", "V": "W_V"}
-_START = (("start", "xavier"),)
+_TIMED: Settings = {"layout": GLOROT, "trainer": "timed"}
 """Glorot's: a matrix that is held at it does something, and copying is found in fewer steps than from N(0, 0.02)."""
-_COPYING: dict[str, Any] = {"text": "repeat", "task": "repeat"}
-_LETTERS = Text(stream="repeat", settings=(("letters", 20),))
-_FREE, _SHORT = "nothing held", "held for a tenth"
+_COPYING: Settings = {"text": "repeat", "task": "repeat"}
+_TEXTS = {"repeat": Text(stream="repeat", settings=(("letters", 20),)), "text": Text()}
+_FREE, _SHORT, _ON_TEXT = "nothing held", "held for a tenth", "text, "
 _PAIRS = ("VO", "QK")
 
 
 def _layers(n: int) -> str:
-    return f"{n} layer{'s' * (n != 1)}"
+    return f"{n} {plural(n, 'layer')}"
 
 
-def _free(prefix: str = "", layers: int = 2, **more: Any) -> Arm:
+def _free(on: Settings, prefix: str = "", layers: int = 2) -> Arm:
     """Everything trained throughout, at its own rate."""
-    sizes = (*more.pop("sizes", ()), *((("n_layers", layers),) if layers != 2 else ()))
-    return Arm(
-        name=prefix + (_FREE if layers == 2 else _layers(layers)),
-        what=f"everything trained throughout, {_layers(layers)}", layout=_START, trainer="timed", sizes=sizes, **more,
-    )  # fmt: skip
+    sizes: Pairs = (*on.get("sizes", ()), *((("n_layers", layers),) if layers != 2 else ()))
+    name = prefix + (_FREE if layers == 2 else _layers(layers))
+    return arm(name, f"everything trained throughout, {_layers(layers)}", _TIMED, on, sizes=sizes)
 
 
-def _held(what: str, until: int, prefix: str = "", name: str = "held", **more: Any) -> Arm:
+def _held(what: str, until: int, on: Settings, prefix: str = "", name: str = "held") -> Arm:
     """Some matrices kept at their start for the first steps, at the rate of the free training."""
-    return Arm(
-        name=f"{prefix}{what} {name}",
-        what=f"{_WORDS[what]} held at the start for the first {until} steps, at the rate of {prefix}{_FREE}",
-        changes=(f"{_HELD[what]}=freeze@0..{until}",), layout=_START, trainer="timed", tune=f"{prefix}{_FREE}", **more,
-    )  # fmt: skip
+    words = f"{_WORDS[what]} held at the start for the first {until} steps, at the rate of {prefix}{_FREE}"
+    change = f"{_HELD[what]}=freeze@0..{until}"
+    return arm(f"{prefix}{what} {name}", words, _TIMED, on, changes=(change,), tune=f"{prefix}{_FREE}")
 
 
 def _later(
@@ -61,8 +58,7 @@ def _later(
 
     Two that do not have as many steps by how they are counted, which is no sign that they are equally late.
     """
-    terms = (1.0, arm, f"step of {stage}"), (-1.0, other, f"step of {stage}")
-    return Contrast(name=name, what=what, terms=terms, margin=margin, unit="steps", expected=expected, needs=needs)
+    return difference(name, what, arm, other, f"step of {stage}", margin, unit="steps", expected=expected, needs=needs)
 
 
 def _delay(what: str, stage: str, margin: float, prefix: str = "", part: str = "third") -> Contrast:
@@ -96,11 +92,9 @@ def _either_reached(stage: str, prefix: str = "") -> Contrast:
 
 
 def _depth(layers: int, stage: str, margin: float, prefix: str = "") -> Contrast:
-    arm = f"{prefix}{_layers(layers)}"
-    return _later(
-        f"{arm}: {stage}", f"how much later `{stage}` is reached than with 2 layers, each at its own rate", arm,
-        f"{prefix}{_FREE}", stage, margin, needs=_reached(f"{prefix}{_FREE}", stage).name,
-    )  # fmt: skip
+    arm, free = f"{prefix}{_layers(layers)}", f"{prefix}{_FREE}"
+    what = f"how much later `{stage}` is reached than with 2 layers, each at its own rate"
+    return _later(f"{arm}: {stage}", what, arm, free, stage, margin, needs=_reached(free, stage).name)
 
 
 def _short_of_copying() -> Contrast:
@@ -112,16 +106,14 @@ def _short_of_copying() -> Contrast:
 
 
 def _when(stage: str, margin: float, prefix: str = "") -> Contrast:
-    arm = f"{prefix}{_FREE}"
-    return Contrast(
-        name=f"{arm}: {stage}", what=f"the step at which `{stage}` is reached, nothing held",
-        terms=((1.0, arm, f"step of {stage}"),), margin=margin, unit="steps", needs=_reached(arm, stage).name,
-    )  # fmt: skip
+    arm, what = f"{prefix}{_FREE}", f"the step at which `{stage}` is reached, nothing held"
+    needs = _reached(arm, stage).name
+    return level(f"{arm}: {stage}", what, arm, f"step of {stage}", margin, unit="steps", needs=needs)
 
 
 def _order(first: str, second: str, margin: float) -> Contrast:
     """What a model is like first: by its predictions, which may be nearest to either before the other."""
-    arm = f"text, {_FREE}"
+    arm = f"{_ON_TEXT}{_FREE}"
     return Contrast(
         name=f"nearest to {first}s -> nearest to {second}s",
         what=f"steps from where predictions are nearest to those of {first}s to where they are to those of {second}s",
@@ -131,10 +123,8 @@ def _order(first: str, second: str, margin: float) -> Contrast:
 
 
 def _reached(arm: str, stage: str = "copying", expected: str = "1") -> Contrast:
-    return Contrast(
-        name=f"{arm}: {stage} reached", what="share of trainings that reached it at all",
-        terms=((1.0, arm, f"reached {stage}"),), margin=0.05, unit=OF_TRAININGS, expected=expected,
-    )  # fmt: skip
+    name, what = f"{arm}: {stage} reached", "share of trainings that reached it at all"
+    return level(name, what, arm, f"reached {stage}", 0.05, unit=OF_TRAININGS, expected=expected)
 
 
 def _of_copying(names: tuple[str, ...], margin: float) -> tuple[Contrast, ...]:
@@ -149,74 +139,64 @@ def _of_copying(names: tuple[str, ...], margin: float) -> tuple[Contrast, ...]:
     )
 
 
-def _design(ask: Ask) -> Design:
-    return _quick(ask) if ask.quick else _full(ask)
-
-
 def _quick(ask: Ask) -> Design:
     steps, on_text_steps, names = 400, 450, ("QK", "VO", "W_E")
-    on_text: dict[str, Any] = {"prefix": "text, ", "sizes": (("batch_size", 16), ("steps", on_text_steps))}
+    on_text: Settings = {"sizes": (("batch_size", 16), ("steps", on_text_steps))}
     return make_design(
         ask,
         study="dynamics",
-        texts={"repeat": _LETTERS, "text": Text()},
-        scale=Scale(
-            d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=32, steps=steps, val_tokens=8_192, evaluations=1
-        ),
-        grid=Grid(),
+        texts=_TEXTS,
+        scale=dataclasses.replace(QUICK, batch_size=32, steps=steps, evaluations=1),
         arms=(
-            _free(**_COPYING),
-            *(_held(what, steps // 3, **_COPYING) for what in names),
-            _free(layers=1, **_COPYING),
-            _free(**on_text),
-            *(_held(what, on_text_steps // 3, **on_text) for what in names),
+            _free(_COPYING),
+            *(_held(what, steps // 3, _COPYING) for what in names),
+            _free(_COPYING, layers=1),
+            _free(on_text, _ON_TEXT),
+            *(_held(what, on_text_steps // 3, on_text, _ON_TEXT) for what in names),
         ),
         contrasts=(
             *_of_copying(names, 20.0),
-            *(_when(stage, 15.0, "text, ") for stage in ("unigram", "bigram")),
+            *(_when(stage, 15.0, _ON_TEXT) for stage in ("unigram", "bigram")),
             _order("unigram", "bigram", 15.0),
-            *(_delay(what, "bigram", 15.0, "text, ") for what in names),
-            _reached(f"text, {_FREE}", "unigram"),
-            *(_reached(f"text, {who}", "bigram") for who in (_FREE, *(f"{what} held" for what in names))),
+            *(_delay(what, "bigram", 15.0, _ON_TEXT) for what in names),
+            _reached(f"{_ON_TEXT}{_FREE}", "unigram"),
+            *(_reached(f"{_ON_TEXT}{who}", "bigram") for who in (_FREE, *(f"{what} held" for what in names))),
         ),
         replicates=5,
     )
 
 
 def _full(ask: Ask) -> Design:
-    steps, late, names, stages = 1000, 50.0, tuple(_HELD), ("bigram", "beyond pairs")
-    on_text: dict[str, Any] = {"prefix": "text, "}
+    steps, late, names, stages = FULL.steps, 50.0, tuple(_HELD), ("bigram", "beyond pairs")
     return make_design(
         ask,
         study="dynamics",
-        texts={"repeat": _LETTERS, "text": Text()},
-        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=steps, val_tokens=32_768),
-        grid=Grid(),
+        texts=_TEXTS,
+        scale=FULL,
         arms=(
-            _free(**_COPYING),
-            *(_held(what, steps // 3, **_COPYING) for what in names),
-            *(_held(what, steps // 10, name=_SHORT, **_COPYING) for what in _PAIRS),
-            *(_free(layers=n, **_COPYING) for n in (1, 3)),
-            _free(**on_text),
-            *(_held(what, steps // 3, **on_text) for what in names),
-            *(_free(layers=n, **on_text) for n in (1, 3)),
+            _free(_COPYING),
+            *(_held(what, steps // 3, _COPYING) for what in names),
+            *(_held(what, steps // 10, _COPYING, name=_SHORT) for what in _PAIRS),
+            *(_free(_COPYING, layers=n) for n in (1, 3)),
+            _free({}, _ON_TEXT),
+            *(_held(what, steps // 3, {}, _ON_TEXT) for what in names),
+            *(_free({}, _ON_TEXT, n) for n in (1, 3)),
         ),
         contrasts=(
             *_of_copying(names, late),
             *(_delay(what, "copying", late, part="tenth") for what in _PAIRS),
             _depth(3, "copying", late),
             _short_of_copying(),
-            *(_when(stage, late, "text, ") for stage in ("unigram", *stages)),
+            *(_when(stage, late, _ON_TEXT) for stage in ("unigram", *stages)),
             _order("unigram", "bigram", late),
             _order("bigram", "trigram", late),
-            *(_first(stage, late, "text, ") for stage in stages),
-            *(_delay(what, stage, late, "text, ") for what in names for stage in stages),
-            *(_depth(n, "beyond pairs", late, "text, ") for n in (1, 3)),
-            _reached(f"text, {_FREE}", "unigram"),
-            *(_reached(f"text, {who}", s) for s in stages for who in (_FREE, *(f"{what} held" for what in names))),
-            *(_either_reached(stage, "text, ") for stage in stages),
+            *(_first(stage, late, _ON_TEXT) for stage in stages),
+            *(_delay(what, stage, late, _ON_TEXT) for what in names for stage in stages),
+            *(_depth(n, "beyond pairs", late, _ON_TEXT) for n in (1, 3)),
+            _reached(f"{_ON_TEXT}{_FREE}", "unigram"),
+            *(_reached(f"{_ON_TEXT}{who}", s) for s in stages for who in (_FREE, *(f"{what} held" for what in names))),
+            *(_either_reached(stage, _ON_TEXT) for stage in stages),
         ),
-        replicates=8,
     )
 
 
@@ -292,42 +272,33 @@ def _put_off(what: str) -> tuple[str, Plain]:
 
 
 _AT_ONCE = "With nothing held it begins at once."
-_ALSO = (
-    (
-        f"{_FREE}: copying",
-        Plain(
-            above="With nothing held it begins at step {effect}.",
-            below=_AT_ONCE,
-            slightly=_AT_ONCE,
-            equivalent=_AT_ONCE,
-            unresolved="When it begins with nothing held, this run cannot tell.",
-        ),
+_ALSO = {
+    f"{_FREE}: copying": Plain(
+        above="With nothing held it begins at step {effect}.",
+        below=_AT_ONCE,
+        slightly=_AT_ONCE,
+        equivalent=_AT_ONCE,
+        unresolved="When it begins with nothing held, this run cannot tell.",
     ),
-    *map(_put_off, ("QK", "VO")),
-    (
-        "nearest to unigrams -> nearest to bigrams",
-        Plain(
-            above=(
-                "On text predictions are nearest to those of counting single tokens first, and {effect} steps later to"
-                " those of counting pairs."
-            ),
-            below="On text predictions are nearest to those of counting pairs before those of counting single tokens.",
-            slightly="On text predictions are nearest to those of single tokens and of pairs at almost the same step.",
-            equivalent="On text predictions are nearest to those of single tokens and of pairs at the same step.",
-            unresolved="Whether a model is like counting single tokens before it is like pairs, this run cannot tell.",
+    **dict(map(_put_off, ("QK", "VO"))),
+    "nearest to unigrams -> nearest to bigrams": Plain(
+        above=(
+            "On text predictions are nearest to those of counting single tokens first, and {effect} steps later to"
+            " those of counting pairs."
         ),
+        below="On text predictions are nearest to those of counting pairs before those of counting single tokens.",
+        slightly="On text predictions are nearest to those of single tokens and of pairs at almost the same step.",
+        equivalent="On text predictions are nearest to those of single tokens and of pairs at the same step.",
+        unresolved="Whether a model is like counting single tokens before it is like pairs, this run cannot tell.",
     ),
-    (
-        "nearest to bigrams -> nearest to trigrams",
-        Plain(
-            above="From there they come nearer to those of counting threes for {effect} steps at the least.",
-            below="They are nearest to those of counting threes before those of counting pairs.",
-            slightly="They are nearest to those of counting threes at almost the same step as to those of pairs.",
-            equivalent="They are nearest to those of counting threes at the same step as to those of pairs.",
-            unresolved="Whether they come nearer to those of counting threes after that, this run cannot tell.",
-        ),
+    "nearest to bigrams -> nearest to trigrams": Plain(
+        above="From there they come nearer to those of counting threes for {effect} steps at the least.",
+        below="They are nearest to those of counting threes before those of counting pairs.",
+        slightly="They are nearest to those of counting threes at almost the same step as to those of pairs.",
+        equivalent="They are nearest to those of counting threes at the same step as to those of pairs.",
+        unresolved="Whether they come nearer to those of counting threes after that, this run cannot tell.",
     ),
-)
+}
 
 
 QUESTION = Question(
@@ -377,6 +348,6 @@ QUESTION = Question(
         ),
     ),
     also=_ALSO,
-    design=_design,
+    design=quick_or_full(_quick, _full),
     claim=_claim,
 )

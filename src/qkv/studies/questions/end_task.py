@@ -13,11 +13,14 @@ A body that is trained for one task and held, or trained on, under another (feat
 about by `frozen-embeddings` on labelled texts.
 """
 
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+import dataclasses
+
+from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.probes.relatedness import AGAIN, SPACES, compared
-from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.studies.vocabulary import ANSWERS, FULL, LEARNS_MASKED, QUICK, Settings, arm, level
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 
@@ -43,14 +46,11 @@ _WHAT = {
 
 def _twins(task: str, text: str = "text", lr: float = 0.01, sizes: tuple[tuple[str, int], ...] = ()) -> tuple[Arm, Arm]:
     """A task, and the same at the same learning rate from another start on other batches."""
-    once = Arm(
-        name=task, what=_WHAT[task], text=text, task=task, lr=lr, sizes=sizes, **LEARNS_MASKED, probes=_PROBES
-    )  # fmt: skip
-    again = Arm(
-        name=f"{task}{AGAIN}", what=f"the same on another seed: start and batches ({task})", text=text, task=task,
-        lr=lr, sizes=sizes, **LEARNS_MASKED, tune=task, trainer="other seed", probes=("relatedness",),
-    )  # fmt: skip
-    return once, again
+    same: Settings = {"text": text, "task": task, "lr": lr, "sizes": sizes, **LEARNS_MASKED}
+    again = f"the same on another seed: start and batches ({task})"
+    return arm(task, _WHAT[task], same, probes=_PROBES), arm(
+        f"{task}{AGAIN}", again, same, tune=task, trainer="other seed", probes=("relatedness",)
+    )
 
 
 def _beside_ceiling(space: str, some: str, other: str, expected: str = "") -> Contrast:
@@ -70,40 +70,26 @@ def _beside_ceiling(space: str, some: str, other: str, expected: str = "") -> Co
     )
 
 
+def _agreement(name: str, what: str, arm: str, expected: str = "") -> Contrast:
+    """Agreement itself, by the name of its measure; 0 is none."""
+    return level(name, what, arm, name, MARGIN, unit=_UNIT, expected=expected)
+
+
 def _level(space: str, some: str, other: str, expected: str = "") -> Contrast:
-    """Agreement itself; 0 is none."""
-    name = f"{space}: {some} ~ {other}"
     who = f"two seeds of {some}" if some == other else f"{some} and {other}"
-    return Contrast(
-        name=name,
-        what=f"agreement of likenesses between {who} ({_WHOSE[space]})",
-        terms=((1.0, some, name),),
-        margin=MARGIN,
-        unit=_UNIT,
-        expected=expected,
-    )
+    what = f"agreement of likenesses between {who} ({_WHOSE[space]})"
+    return _agreement(f"{space}: {some} ~ {other}", what, some, expected)
 
 
 def _ceiling(space: str, some: str, other: str) -> Contrast:
-    name = f"{space}: ceiling {some} ~ {other}"
-    return Contrast(
-        name=name,
-        what=f"the most that noise between seeds would let {some} and {other} agree ({_WHOSE[space]})",
-        terms=((1.0, some, name),),
-        margin=MARGIN,
-        unit=_UNIT,
-        expected="above 0, else there is nothing to compare",
-    )
+    what = f"the most that noise between seeds would let {some} and {other} agree ({_WHOSE[space]})"
+    expected = "above 0, else there is nothing to compare"
+    return _agreement(f"{space}: ceiling {some} ~ {other}", what, some, expected)
 
 
 def _counts(task: str) -> Contrast:
-    return Contrast(
-        name=f"W_E ~ counts ({task})",
-        what="agreement of likenesses between rows of W_E and rows of mutual information in the text",
-        terms=((1.0, task, "W_E ~ counts"),),
-        margin=MARGIN,
-        unit=_UNIT,
-    )
+    what = "agreement of likenesses between rows of W_E and rows of mutual information in the text"
+    return level(f"W_E ~ counts ({task})", what, task, "W_E ~ counts", MARGIN, unit=_UNIT)
 
 
 def _has(space: str, tasks: tuple[str, ...]) -> bool:
@@ -114,48 +100,32 @@ def _has(space: str, tasks: tuple[str, ...]) -> bool:
 def _contrasts(labelled: bool) -> tuple[Contrast, ...]:
     tasks = ("causal", "masked", *(["classify"] if labelled else []))
     pairs = [(some, other) for i, some in enumerate(tasks) for other in tasks[i + 1 :]]
+    across = [(space, *pair) for space in SPACES for pair in pairs if _has(space, pair)]
     return (
-        _beside_ceiling(_PRIMARY, "causal", "masked", "below 0"),
-        *(_ceiling(space, "causal", "masked") for space in SPACES),
-        *(
-            _level(space, *pair, "above 0: the text decides too")
-            for space in SPACES
-            for pair in pairs
-            if _has(space, pair)
-        ),
+        _beside_ceiling(_PRIMARY, *_CEILED, "below 0"),
+        *(_ceiling(space, *_CEILED) for space in SPACES),
+        *(_level(*where, "above 0: the text decides too") for where in across),
         *(_level(space, task, task, "above 0") for space in SPACES for task in tasks if _has(space, (task,))),
-        *(
-            _beside_ceiling(space, *pair)
-            for space in SPACES
-            for pair in pairs
-            if (space, *pair) != (_PRIMARY, "causal", "masked") and _has(space, pair)
-        ),
-        *(_counts(task) for task in tasks),
+        *(_beside_ceiling(*where) for where in across if where != (_PRIMARY, *_CEILED)),
+        *map(_counts, tasks),
     )
 
 
 def _design(ask: Ask) -> Design:
-    quick, labelled = ask.quick, ask.has_labels()
-    vocab = 1000 if quick else 2000
-    scale = (
-        Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2)
-        if quick
-        else Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=600, val_tokens=32_768)
-    )
+    labelled, vocab = ask.has_labels(), 1000 if ask.quick else 2000
+    scale = QUICK if ask.quick else dataclasses.replace(FULL, steps=600)
     texts = {"text": Text(tokenizer="word", vocab=vocab)}
     arms = (*_twins("causal"), *_twins("masked", sizes=(("steps", ANSWERS * scale.steps),)))
     if labelled:
         texts["labelled"] = Text(stream="labelled", tokenizer="word", vocab=vocab)
-        arms += _twins("classify", "labelled", 0.003, (("batch_size", 64), ("steps", 200 if quick else 600)))
+        arms += _twins("classify", "labelled", 0.003, (("batch_size", 64), ("steps", 200 if ask.quick else 600)))
     return make_design(
         ask,
         study="end-task",
         texts=texts,
         scale=scale,
-        grid=Grid(),
         arms=arms,
         contrasts=_contrasts(labelled),
-        replicates=6 if quick else 8,
     )
 
 
@@ -239,33 +209,30 @@ QUESTION = Question(
             " of one task, this run cannot tell."
         ),
     ),
-    also=(
-        (
-            "mean: causal ~ classify",
-            Plain(
-                above=(
-                    "In context a model that tells classes of texts apart and one of next words agree on which words"
-                    " are alike, by {effect} in rank correlation."
-                ),
-                below=(
-                    "In context a model that tells classes of texts apart and one of next words disagree on which words"
-                    " are alike, by {effect} in rank correlation."
-                ),
-                slightly=(
-                    "In context a model that tells classes of texts apart and one of next words hardly agree on which"
-                    " words are alike."
-                ),
-                equivalent=(
-                    "Which words a model that tells classes of texts apart holds to be alike in context has nothing to"
-                    " do with which a model of next words does."
-                ),
-                unresolved=(
-                    "Whether a model that tells classes of texts apart and one of next words agree on which words are"
-                    " alike in context, this run cannot tell."
-                ),
+    also={
+        "mean: causal ~ classify": Plain(
+            above=(
+                "In context a model that tells classes of texts apart and one of next words agree on which words"
+                " are alike, by {effect} in rank correlation."
+            ),
+            below=(
+                "In context a model that tells classes of texts apart and one of next words disagree on which words"
+                " are alike, by {effect} in rank correlation."
+            ),
+            slightly=(
+                "In context a model that tells classes of texts apart and one of next words hardly agree on which"
+                " words are alike."
+            ),
+            equivalent=(
+                "Which words a model that tells classes of texts apart holds to be alike in context has nothing to"
+                " do with which a model of next words does."
+            ),
+            unresolved=(
+                "Whether a model that tells classes of texts apart and one of next words agree on which words are"
+                " alike in context, this run cannot tell."
             ),
         ),
-    ),
+    },
     heard=(
         "Both that embeddings hold what words mean, and that they hold whatever the end task rewards. Which words two"
         " models find alike can be counted; but two trainings of one and the same task do not agree fully either, and"

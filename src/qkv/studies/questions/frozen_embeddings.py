@@ -10,12 +10,24 @@ N(0, 0.02) that are frozen drown in what the blocks add to them, so the pair tha
 N(0, 1), and the small start is a pair of its own.
 """
 
-from typing import Any
+import dataclasses
 
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import ANSWERS, LEARNS_MASKED, Accounts, Ask, Plain, Question, make_design
+from qkv.studies.engine.design import Arm, Contrast, Design, Text
+from qkv.studies.question import Accounts, Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.verdict.judging import ON_THE_WAY, Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.studies.vocabulary import (
+    ANSWERS,
+    FULL,
+    MASKED_LAYOUT,
+    QUICK,
+    SMALL_ROWS,
+    Settings,
+    arm,
+    cost,
+    difference,
+    difference_of_costs,
+)
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 
@@ -27,78 +39,55 @@ _TOLD_SHARE = 0.01
 _BANDS = ("common", "middling", "rare")
 _LARGE = 1.0
 """Standard deviation of the rows of W_E at the start; that of the learned positions is 0.02."""
+_BY_WIDTH, _NARROW, _WIDE = "narrower models pay more", 32, 128
 
 
-def _arms(text: str, *, task: str = "causal", prefix: str = "", std: float = _LARGE, **more: Any) -> tuple[Arm, Arm]:
+def _arms(text: str, prefix: str = "", own: Settings | None = None, std: float = _LARGE) -> tuple[Arm, Arm]:
     """W_E trained from rows of N(0, std), and frozen at the same rows."""
     start = f"rows of N(0, {std:g})"
-    trained = Arm(
-        name=f"{prefix}trained", what=f"W_E trained from {start} ({text})", text=text, task=task,
-        changes=(f"W_E=random({std},train=true)",), **more,  # type: ignore[arg-type]
-    )  # fmt: skip
-    frozen = Arm(
-        name=f"{prefix}frozen", what=f"W_E frozen at {start} ({text})", text=text, task=task,
-        changes=(f"W_E=random({std})",), **more,  # type: ignore[arg-type]
-    )  # fmt: skip
-    return trained, frozen
-
-
-def _cost(prefix: str, what: str, margin: float, **more: str) -> Contrast:
-    return cost(f"{prefix}frozen - {prefix}trained", what, f"{prefix}frozen", f"{prefix}trained", margin, **more)
-
-
-_SMALL = (
-    Arm(name="small trained", what="W_E trained from rows of N(0, 0.02) (pieces)", text="pieces"),
-    Arm(name="small frozen", what="W_E frozen at rows of N(0, 0.02) (pieces)", text="pieces", changes=("W_E=freeze",)),
-)
-"""The usual start of every matrix, so that the trained arm needs no change."""
-_SMALL_COST = _cost(
-    "small ", "what freezing W_E at rows of N(0, 0.02) costs", MARGIN, expected="far above 0: small rows drown"
-)
-_PRIMARY = _cost("", "what freezing W_E at random costs", MARGIN, expected="above 0: V is far above d_model")
-
-
-def _design(ask: Ask) -> Design:
-    return _quick(ask) if ask.quick else _full(ask)
-
-
-def _quick(ask: Ask) -> Design:
-    return make_design(
-        ask,
-        study="frozen-embeddings",
-        texts={"pieces": Text(tokenizer="bpe", vocab=512), "characters": Text(tokenizer="char")},
-        scale=Scale(
-            d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384, evaluations=2
-        ),
-        grid=Grid(ratio=3.0, points=3),
-        arms=(*_arms("pieces"), *_arms("characters", prefix="characters "), *_SMALL),
-        contrasts=(
-            _PRIMARY,
-            _cost(
-                "characters ", "the same with characters, d_vocab near d_model", MARGIN_CHARACTERS, expected="near 0"
-            ),
-            _SMALL_COST,
-        ),
-        replicates=6,
+    same: Settings = {**(own or {}), "text": text}
+    return (
+        arm(f"{prefix}trained", f"W_E trained from {start} ({text})", same, changes=(f"W_E=random({std},train=true)",)),
+        arm(f"{prefix}frozen", f"W_E frozen at {start} ({text})", same, changes=(f"W_E=random({std})",)),
     )
 
 
-_STEPS = 1000
-_SCALE = Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=_STEPS, val_tokens=32_768)
-_MASKED: dict[str, Any] = {
-    "task": "masked", "layout": LEARNS_MASKED["layout"], "sizes": (("steps", ANSWERS * _STEPS),)
+def _cost(prefix: str, what: str, expected: str, margin: float = MARGIN) -> Contrast:
+    some, whole = f"{prefix}frozen", f"{prefix}trained"
+    return cost(f"{some} - {whole}", what, some, whole, margin, expected=expected)
+
+
+_SMALL = (
+    arm("small trained", "W_E trained from rows of N(0, 0.02) (pieces)", text="pieces"),
+    arm("small frozen", "W_E frozen at rows of N(0, 0.02) (pieces)", text="pieces", changes=("W_E=freeze",)),
+)
+"""The usual start of every matrix, so that the trained arm needs no change."""
+_SMALL_COST = _cost("small ", "what freezing W_E at rows of N(0, 0.02) costs", "far above 0: small rows drown")
+_PRIMARY = _cost("", "what freezing W_E at random costs", "above 0: V is far above d_model")
+_MASKED_COST = _cost("masked ", "predicting masked tokens", "above 0")
+_PIECES = Text(tokenizer="bpe", vocab=512)
+
+
+def _quick(ask: Ask) -> Design:
+    what = "the same with characters, d_vocab near d_model"
+    return make_design(
+        ask,
+        study="frozen-embeddings",
+        texts={"pieces": _PIECES, "characters": Text()},
+        scale=dataclasses.replace(QUICK, val_tokens=16_384),
+        arms=(*_arms("pieces"), *_arms("characters", "characters "), *_SMALL),
+        contrasts=(_PRIMARY, _cost("characters ", what, "near 0", MARGIN_CHARACTERS), _SMALL_COST),
+    )
+
+
+_MASKED: Settings = {"task": "masked", "layout": MASKED_LAYOUT, "sizes": (("steps", ANSWERS * FULL.steps),)}
+_CLASSIFY: Settings = {
+    "task": "classify", "sizes": (("batch_size", 64), ("steps", 600)), "probes": ("accuracy",), "lr": 0.003,
 }  # fmt: skip
-_CLASSIFY: dict[str, Any] = {
-    "text": "labelled",
-    "task": "classify",
-    "sizes": (("batch_size", 64), ("steps", 600)),
-    "probes": ("accuracy",),
-    "lr": 0.003,
-}
 _BEFORE = (
     ("task", "masked"),
     ("lr", 0.003),
-    ("changes", LEARNS_MASKED["changes"]),
+    ("changes", SMALL_ROWS),
     ("batch_size", 16),
     ("steps", 2000),
 )
@@ -107,20 +96,18 @@ _BEFORE = (
 
 def _after_pretraining() -> tuple[Arm, ...]:
     """One body that learned to fill in hidden tokens, and what is trained of it for the labels."""
-    more: dict[str, Any] = {"layout": LEARNS_MASKED["layout"], **_CLASSIFY}
+    same: Settings = {"layout": MASKED_LAYOUT, "text": "labelled", **_CLASSIFY}
     kept = (
         ("fine-tuned", "all of it trained", ()),
         ("fine-tuned, W_E frozen", "all of it but W_E trained", ("W_E=freeze",)),
         ("feature-based", "none of it trained, only the head", ("head=only",)),
     )
     return (
-        Arm(
-            name="from scratch", what="tells classes apart; nothing before", changes=LEARNS_MASKED["changes"], **more
-        ),
+        arm("from scratch", "tells classes apart; nothing before", same, changes=SMALL_ROWS),
         *(
-            Arm(
-                name=name, what=f"tells classes apart after filling in hidden words; {what}", changes=changes,
-                trainer="pretrained", before=_BEFORE, **more,
+            arm(
+                name, f"tells classes apart after filling in hidden words; {what}", same, changes=changes,
+                trainer="pretrained", before=_BEFORE,
             )
             for name, what, changes in kept
         ),
@@ -138,151 +125,114 @@ _DIFFERENCES = (
 
 
 def _points(arm: str, baseline: str, what: str, expected: str) -> Contrast:
-    return Contrast(
-        name=f"{arm} - {baseline}", what=f"accuracy {what}",
-        terms=((1.0, arm, "accuracy"), (-1.0, baseline, "accuracy")),
-        margin=0.5, unit="points of accuracy", expected=expected,
+    return difference(
+        f"{arm} - {baseline}", f"accuracy {what}", arm, baseline, "accuracy", 0.5, unit="points of accuracy",
+        expected=expected,
     )  # fmt: skip
 
 
 def _labelled(ask: Ask) -> Design:
     """The three objectives on one table of labelled texts; classes in points of accuracy."""
+    labelled = Text(stream="labelled", tokenizer="word", vocab=4000, settings=(("specials", True),))
     return make_design(
         ask,
         study="frozen-embeddings",
-        texts={
-            "pieces": Text(tokenizer="bpe", vocab=512),
-            "labelled": Text(stream="labelled", tokenizer="word", vocab=4000, settings=(("specials", True),)),
-        },
-        scale=_SCALE,
-        grid=Grid(ratio=3.0, points=3),
+        texts={"pieces": _PIECES, "labelled": labelled},
+        scale=FULL,
         arms=(
             *_arms("pieces"),
-            *_arms("pieces", prefix="masked ", **_MASKED),
-            *_arms(prefix="classify ", **_CLASSIFY),
+            *_arms("pieces", "masked ", _MASKED),
+            *_arms("labelled", "classify ", _CLASSIFY),
             *_after_pretraining(),
         ),
-        contrasts=(
-            _PRIMARY,
-            _cost("masked ", "predicting masked tokens", MARGIN, expected="above 0"),
-            *(_points(*difference) for difference in _DIFFERENCES),
-        ),
-        replicates=8,
+        contrasts=(_PRIMARY, _MASKED_COST, *(_points(*difference) for difference in _DIFFERENCES)),
     )
+
+
+_ARMS = (
+    *_arms("pieces", own={"probes": ("frequency", "rows")}),
+    *_arms("characters", "characters "),
+    *_arms("many pieces", "many pieces "),
+    *_arms("pieces", "wide ", {"sizes": (("d_model", _WIDE), ("n_heads", 4))}),
+    *_arms("pieces", "narrow ", {"sizes": (("d_model", _NARROW), ("n_heads", 1))}),
+    *_arms("pieces", "masked ", _MASKED),
+    *_arms("pieces", "tied ", {"layout": (("tied", True),)}, 0.125),
+    *_SMALL,
+    arm(
+        "orthogonal", "W_E frozen with orthogonal columns", text="pieces",
+        changes=("W_E=orthogonal", "W_E=scale(22.627417)"),
+    ),
+    arm(
+        "counts", "W_E frozen at count vectors (PPMI, what skip-gram factorises)", text="pieces",
+        changes=("W_E=random(1.0)",), tables=(("W_E", "counts"),),
+    ),
+    arm(
+        "mapped", "W_E frozen at the same rows but for one trained d_model x d_model map", text="pieces",
+        changes=(f"W_E=random({_LARGE},train=true)",), trainer="mapped rows",
+    ),
+    arm(
+        "released", "W_E frozen for the first half", text="pieces",
+        changes=("W_E=random(1.0,train=true)", "W_E=freeze@..500"),
+    ),
+)  # fmt: skip
+_KINDS = {
+    "orthogonal": "frozen with orthogonal columns",
+    "counts": "frozen at count vectors",
+    "mapped": "frozen but for one trained map of all rows",
+    "released": "frozen for the first half only",
+}
+
+
+def _of_freezing(name: str, what: str, quantity: str, expected: str = "") -> Contrast:
+    """The cost of the main effect in another quantity than the loss at the end."""
+    return difference(name, f"what freezing costs {what}", "frozen", "trained", quantity, MARGIN, expected=expected)
+
+
+_CONTRASTS = (
+    _PRIMARY,
+    _cost("characters ", "with characters, d_vocab near d_model", "near 0", MARGIN_CHARACTERS),
+    _cost("many pieces ", "with 2,048 pieces", "above that of fewer pieces"),
+    _cost("wide ", f"d_model {_WIDE} instead of 64", "below that of d_model 64"),
+    _cost("narrow ", f"d_model {_NARROW} instead of 64", "above that of d_model 64"),
+    _MASKED_COST,
+    _cost("tied ", "with W_U tied to W_E, which freezes both", "far above 0"),
+    _SMALL_COST,
+    *(cost(f"{name} - trained", what, name, "trained", MARGIN) for name, what in _KINDS.items()),
+    *(
+        _of_freezing(
+            f"cost on {band} tokens", f"on the {band} third of target tokens", f"loss {band}",
+            "largest on rare tokens" if band == "rare" else "",
+        )
+        for band in _BANDS
+    ),
+    *(
+        _of_freezing(f"cost {when}", f"{when} of the steps", f"loss {when}")
+        for when in (quantity.removeprefix("loss ") for quantity in ON_THE_WAY)
+    ),
+    difference_of_costs(
+        "more pieces cost more",
+        "cost with 2,048 pieces less cost with 512, the same d_model (2,048 are longer, so that as much a byte is more"
+        " a token)",
+        ("many pieces frozen", "many pieces trained"), ("frozen", "trained"), MARGIN, expected="above 0",
+    ),
+    difference_of_costs(
+        _BY_WIDTH, f"cost at d_model {_NARROW} less cost at {_WIDE}, the same 512 pieces",
+        ("narrow frozen", "narrow trained"), ("wide frozen", "wide trained"), MARGIN, expected="above 0",
+    ),
+)  # fmt: skip
 
 
 def _full(ask: Ask) -> Design:
     if ask.has_labels():
         return _labelled(ask)
-    ratios = {"characters": "characters", "pieces": "512 pieces", "many pieces": "2,048 pieces"}
-    wide, narrow = (("d_model", _WIDE), ("n_heads", 4)), (("d_model", _NARROW), ("n_heads", 1))
-    arms = (
-        *_arms("pieces", probes=("frequency", "rows")),
-        *_arms("characters", prefix="characters "),
-        *_arms("many pieces", prefix="many pieces "),
-        *_arms("pieces", prefix="wide ", sizes=wide),
-        *_arms("pieces", prefix="narrow ", sizes=narrow),
-        *_arms("pieces", prefix="masked ", **_MASKED),
-        *_arms("pieces", prefix="tied ", std=0.125, layout=(("tied", True),)),
-        *_SMALL,
-        _frozen("orthogonal", "W_E frozen with orthogonal columns", ("W_E=orthogonal", "W_E=scale(22.627417)")),
-        _frozen(
-            "counts", "W_E frozen at count vectors (PPMI, what skip-gram factorises)", ("W_E=random(1.0)",), counts=True
-        ),
-        Arm(
-            name="mapped",
-            what="W_E frozen at the same rows but for one trained d_model x d_model map",
-            text="pieces",
-            changes=(f"W_E=random({_LARGE},train=true)",),
-            trainer="mapped rows",
-        ),
-        _frozen("released", "W_E frozen for the first half", ("W_E=random(1.0,train=true)", "W_E=freeze@..500")),
-    )
-    contrasts = (
-        _PRIMARY,
-        _cost(
-            "characters ", f"with {ratios['characters']}, d_vocab near d_model", MARGIN_CHARACTERS, expected="near 0"
-        ),
-        _cost("many pieces ", f"with {ratios['many pieces']}", MARGIN, expected="above that of fewer pieces"),
-        _cost("wide ", f"d_model {_WIDE} instead of 64", MARGIN, expected="below that of d_model 64"),
-        _cost("narrow ", f"d_model {_NARROW} instead of 64", MARGIN, expected="above that of d_model 64"),
-        _cost("masked ", "predicting masked tokens", MARGIN, expected="above 0"),
-        _cost("tied ", "with W_U tied to W_E, which freezes both", MARGIN, expected="far above 0"),
-        _SMALL_COST,
-        *(
-            cost(f"{name} - trained", what, name, "trained", MARGIN)
-            for name, what in (
-                ("orthogonal", "frozen with orthogonal columns"),
-                ("counts", "frozen at count vectors"),
-                ("mapped", "frozen but for one trained map of all rows"),
-                ("released", "frozen for the first half only"),
-            )
-        ),
-        *(
-            Contrast(
-                name=f"cost on {band} tokens",
-                what=f"what freezing costs on the {band} third of target tokens",
-                terms=((1.0, "frozen", f"loss {band}"), (-1.0, "trained", f"loss {band}")),
-                margin=MARGIN,
-                expected="largest on rare tokens" if band == "rare" else "",
-            )
-            for band in _BANDS
-        ),
-        *(
-            Contrast(
-                name=f"cost {quantity.removeprefix('loss ')}",
-                what=f"what freezing costs {quantity.removeprefix('loss ')} of the steps",
-                terms=((1.0, "frozen", quantity), (-1.0, "trained", quantity)),
-                margin=MARGIN,
-            )
-            for quantity in ON_THE_WAY
-        ),
-        Contrast(
-            name="more pieces cost more",
-            what="cost with 2,048 pieces less cost with 512, the same d_model (2,048 are longer, so that as much a byte"
-            " is more a token)",
-            terms=(
-                (1.0, "many pieces frozen", "loss"),
-                (-1.0, "many pieces trained", "loss"),
-                (-1.0, "frozen", "loss"),
-                (1.0, "trained", "loss"),
-            ),
-            margin=MARGIN,
-            expected="above 0",
-        ),
-        Contrast(
-            name=_BY_WIDTH,
-            what=f"cost at d_model {_NARROW} less cost at {_WIDE}, the same 512 pieces",
-            terms=(
-                (1.0, "narrow frozen", "loss"),
-                (-1.0, "narrow trained", "loss"),
-                (-1.0, "wide frozen", "loss"),
-                (1.0, "wide trained", "loss"),
-            ),
-            margin=MARGIN,
-            expected="above 0",
-        ),
-    )
     return make_design(
         ask,
         study="frozen-embeddings",
-        texts={
-            "pieces": Text(tokenizer="bpe", vocab=512),
-            "characters": Text(tokenizer="char"),
-            "many pieces": Text(tokenizer="bpe", vocab=2048),
-        },
-        scale=_SCALE,
-        grid=Grid(ratio=3.0, points=3),
-        arms=arms,
-        contrasts=contrasts,
-        replicates=8,
+        texts={"pieces": _PIECES, "characters": Text(), "many pieces": Text(tokenizer="bpe", vocab=2048)},
+        scale=FULL,
+        arms=_ARMS,
+        contrasts=_CONTRASTS,
     )
-
-
-def _frozen(name: str, what: str, changes: tuple[str, ...], *, counts: bool = False) -> Arm:
-    return Arm(
-        name=name, what=what, text="pieces", changes=changes, tables=(("W_E", "counts"),) if counts else ()
-    )  # fmt: skip
 
 
 def _claim(findings: Findings) -> str:
@@ -303,9 +253,6 @@ def _claim(findings: Findings) -> str:
     if effect < 0:
         return f"Embeddings frozen at random do better than trained ones {where}{small}: freezing changes the loss by"
     return f"A model learns without training its embeddings, but {where} freezing W_E at random costs{small}"
-
-
-_BY_WIDTH, _NARROW, _WIDE = "narrower models pay more", 32, 128
 
 
 def _by_width(findings: Findings) -> str:
@@ -391,12 +338,11 @@ QUESTION = Question(
     ),
     literature=(
         "At 17 B tokens a 32-layer model over fixed 16-bit token codes reached a validation perplexity of 2.36 against"
-        " 2.44 with a learned table, within its 4.8 % spread between seeds (Bochkov 2026, arXiv"
-        " 2605.09751). That cost at"
-        " small scale, with a learning rate tuned for each arm, has not been found published. If d_vocab <= d_model and"
-        " the frozen rows are independent, W_Q, W_K and W_V of the first layer can undo the freezing exactly (a short"
-        " proof in docs/answers). That narrower models pay more was asked when four replicates of the kept run had been"
-        " seen."
+        " 2.44 with a learned table, within its 4.8 % spread between seeds (Bochkov 2026, arXiv 2605.09751). That cost"
+        " at small scale, with a learning rate tuned for each arm, has not been found published. If d_vocab <= d_model"
+        " and the frozen rows are independent, W_Q, W_K and W_V of the first layer can undo the freezing exactly (a"
+        " short proof in docs/answers). That narrower models pay more was asked when four replicates of the kept run"
+        " had been seen."
     ),
     plain=Plain(
         above=(
@@ -412,18 +358,15 @@ QUESTION = Question(
             "A model learns over random input vectors that never change; whether it ends worse, this run cannot tell."
         ),
     ),
-    also=(
-        (
-            "tied frozen - tied trained",
-            Plain(
-                above="Where W_U is tied to W_E they should be: freezing holds both, and costs {effect} nats a token.",
-                below="Where W_U is tied to W_E freezing holds both, and the model did even better.",
-                slightly="Where W_U is tied to W_E freezing holds both, and costs next to nothing.",
-                equivalent="Where W_U is tied to W_E freezing holds both, and costs nothing that matters.",
-                unresolved="What it costs to freeze both where W_U is tied to W_E, this run cannot tell.",
-            ),
+    also={
+        "tied frozen - tied trained": Plain(
+            above="Where W_U is tied to W_E they should be: freezing holds both, and costs {effect} nats a token.",
+            below="Where W_U is tied to W_E freezing holds both, and the model did even better.",
+            slightly="Where W_U is tied to W_E freezing holds both, and costs next to nothing.",
+            equivalent="Where W_U is tied to W_E freezing holds both, and costs nothing that matters.",
+            unresolved="What it costs to freeze both where W_U is tied to W_E, this run cannot tell.",
         ),
-    ),
+    },
     heard=(
         "Both that a model with untrained embeddings could learn nothing, and that the W matrices can make good for"
         " any embedding. Of W_Q, W_K and W_V of the first layer the second is a theorem where the vocabulary is no"
@@ -431,7 +374,7 @@ QUESTION = Question(
         " exists, not that training finds it."
     ),
     accounts=_ACCOUNTS,
-    design=_design,
+    design=quick_or_full(_quick, _full),
     claim=_claim,
     counted=_stand_in_others,
 )

@@ -26,10 +26,26 @@ more than that; in full there is one from Glorot's start, which learns. --quick 
 and one start.
 """
 
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import IN_DEMO, Ask, Plain, Question, learned, make_design, of_learned
+import dataclasses
+from collections.abc import Sequence
+
+from qkv.studies.engine.design import Arm, Contrast, Design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.studies.vocabulary import (
+    AT_START,
+    FULL,
+    GLOROT,
+    IN_DEMO,
+    QUICK,
+    arm,
+    cost,
+    difference,
+    learned,
+    level,
+    of_learned,
+)
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 
@@ -45,14 +61,7 @@ _UNIT = "of the gradient"
 
 
 def _share(arm: str, quantity: str, what: str, expected: str = "") -> Contrast:
-    return Contrast(
-        name=f"{quantity} ({arm})",
-        what=what,
-        terms=((1.0, arm, quantity),),
-        margin=MARGIN,
-        unit=_UNIT,
-        expected=expected,
-    )
+    return level(f"{quantity} ({arm})", what, arm, quantity, MARGIN, unit=_UNIT, expected=expected)
 
 
 def _paths(arm: str, layer: int) -> tuple[Contrast, ...]:
@@ -78,177 +87,152 @@ def _value_over_scores(arm: str, expected: str = "") -> Contrast:
     return Contrast(
         name=f"V - (Q + K) ({arm})",
         what="share through v, less that through q and k, at the first layer",
-        terms=(
-            (1.0, arm, "L0.resid_pre V"),
-            (-1.0, arm, "L0.resid_pre Q"),
-            (-1.0, arm, "L0.resid_pre K"),
-        ),
+        terms=tuple((sign, arm, f"L0.resid_pre {path}") for sign, path in ((1.0, "V"), (-1.0, "Q"), (-1.0, "K"))),
         margin=MARGIN,
         unit=_UNIT,
         expected=expected,
     )
 
 
-_LARGE = Arm(
-    name="large rows", what="rows of W_E from N(0, 1) instead of N(0, 0.02)", changes=("W_E=random(1.0,train=true)",),
-    probes=_PROBES,
-)  # fmt: skip
-_SIZE = Contrast(
-    name="around: large rows - trained",
-    what="share around all sublayers with large rows, less that with small ones",
-    terms=((1.0, "large rows", "around"), (-1.0, "trained", "around")),
-    margin=MARGIN,
-    unit=_UNIT,
-    expected="above 0: the norm divides by the size of the rows",
-)
-
-
-def _cut(name: str, what: str, change: str) -> Arm:
-    return Arm(name=name, what=what, changes=(change,))
-
-
 _CUTS = (
-    _cut("cut V", "no gradient passes v, so W_V stays as it starts", "L*.v=stop_gradient"),
-    _cut("cut QK", "no gradient passes q and k, so W_Q and W_K stay as they start", "L*.[qk]=stop_gradient"),
-    _cut(
-        "cut attention", "no gradient passes what an attention reads; its matrices are trained", "L*.x=stop_gradient"
+    arm("cut V", "no gradient passes v, so W_V stays as it starts", changes=("L*.v=stop_gradient",)),
+    arm(
+        "cut QK", "no gradient passes q and k, so W_Q and W_K stay as they start", changes=("L*.[qk]=stop_gradient",)
     ),
-    _cut(
+    arm(
+        "cut attention", "no gradient passes what an attention reads; its matrices are trained",
+        changes=("L*.x=stop_gradient",),
+    ),
+    arm(
         "cut layers", "no gradient passes into the first layer, so that and the embeddings stay as they start",
-        "L1.resid_pre=stop_gradient",
+        changes=("L1.resid_pre=stop_gradient",),
     ),
 )  # fmt: skip
 _QUICK_CUTS = _CUTS[:2]
 _HELD = (
-    _cut("held V", "W_V stays as it starts; gradient passes v", "L*.W_V=freeze"),
-    _cut("held QK", "W_Q and W_K stay as they start; gradient passes q and k", "L*.W_[QK]=freeze"),
+    arm("held V", "W_V stays as it starts; gradient passes v", changes=("L*.W_V=freeze",)),
+    arm("held QK", "W_Q and W_K stay as they start; gradient passes q and k", changes=("L*.W_[QK]=freeze",)),
 )
 
 
-def _costs(cuts: tuple[Arm, ...], held: tuple[Arm, ...]) -> tuple[Contrast, ...]:
+def _costs(cuts: Sequence[Arm], held: Sequence[Arm]) -> tuple[Contrast, ...]:
     """Of each cut against cutting nothing, and against holding the same matrices; and whether there was anything to
     lose."""
     gate = learned("trained")
-    price = tuple(
-        cost(f"{arm.name} - trained", f"what it costs that {arm.what}", arm.name, "trained", _COST_MARGIN,
+    price = (
+        cost(f"{one.name} - trained", f"what it costs that {one.what}", one.name, "trained", _COST_MARGIN,
              needs=gate.name)
-        for arm in (*cuts, *held)
+        for one in (*cuts, *held)
     )  # fmt: skip
-    of_path = tuple(
+    of_path = (
         cost(
-            f"{arm.name.replace('held', 'cut')} - {arm.name}",
-            f"what the path alone is worth: cut, less its matrices held ({arm.name.removeprefix('held ')})",
-            arm.name.replace("held", "cut"), arm.name, _COST_MARGIN, needs=gate.name,
+            f"{one.name.replace('held', 'cut')} - {one.name}",
+            f"what the path alone is worth: cut, less its matrices held ({one.name.removeprefix('held ')})",
+            one.name.replace("held", "cut"), one.name, _COST_MARGIN, needs=gate.name,
         )
-        for arm in held
+        for one in held
     )  # fmt: skip
     return (*price, *of_path, gate)
 
 
-_SHALLOW = Arm(name="2 layers", what="of 2 layers", sizes=(("n_layers", 2),), probes=_PROBES)
-_DEEP = Arm(name="6 layers", what="of 6 layers", sizes=(("n_layers", 6),), probes=_PROBES)
-_GLOROT = tuple(
-    Arm(name=name, what=what, layout=(*layout, ("start", "xavier")), probes=_LEARNING)
-    for name, what, layout in (
-        ("Glorot", "from Glorot's start", ()),
-        ("skipless Glorot", "no skip connections, from Glorot's start", (("skip", False),)),
-    )
-)
+_LARGE = arm(
+    "large rows", "rows of W_E from N(0, 1) instead of N(0, 0.02)", changes=("W_E=random(1.0,train=true)",),
+    probes=_PROBES,
+)  # fmt: skip
+_TRAINED = arm("trained", "norm before each sublayer, skip connections", probes=(*_LEARNING, _MOVING))
+_UNTRAINED = arm("untrained", "the same at its start", AT_START, probes=_PROBES)
+_SKIPLESS = arm("skipless", "no skip connections", layout=(("skip", False),), probes=_LEARNING)
+_AFTER = arm("norm after", "norm after each sum", layout=(("norm_place", "post"),), probes=_PROBES)
+_SGD = arm("sgd", "trained by SGD", optimizer="sgd", lr=0.5, probes=(*_PROBES, _MOVING))
+_DEPTHS = tuple(arm(f"{n} layers", f"of {n} layers", sizes=(("n_layers", n),), probes=_PROBES) for n in (2, 6))
+_GLOROT = (
+    arm("Glorot", "from Glorot's start", layout=GLOROT, probes=_LEARNING),
+    arm(
+        "skipless Glorot", "no skip connections, from Glorot's start", layout=(("skip", False), *GLOROT),
+        probes=_LEARNING,
+    ),
+)  # fmt: skip
 """With and without skip connections where both learn."""
-_DEPTH = Contrast(
-    name="around: 6 layers - 2 layers",
-    what="share around all sublayers of 6 layers, less that of 2",
-    terms=((1.0, "6 layers", "around"), (-1.0, "2 layers", "around")),
-    margin=MARGIN,
-    unit=_UNIT,
-    expected="below 0: there is more to go through",
-)
+
+
+def _around(arm: str, other: str, what: str, expected: str) -> Contrast:
+    return difference(f"around: {arm} - {other}", what, arm, other, "around", MARGIN, unit=_UNIT, expected=expected)
+
+
+_SIZE = _around(
+    "large rows", "trained", "share around all sublayers with large rows, less that with small ones",
+    "above 0: the norm divides by the size of the rows",
+)  # fmt: skip
+_DEPTH = _around(
+    "6 layers", "2 layers", "share around all sublayers of 6 layers, less that of 2",
+    "below 0: there is more to go through",
+)  # fmt: skip
 
 
 def _design(ask: Ask) -> Design:
-    quick = ask.quick
-    trained = Arm(name="trained", what="norm before each sublayer, skip connections", probes=(*_LEARNING, _MOVING))
-    untrained = Arm(name="untrained", what="the same at its start", trainer="none", tune="none", probes=_PROBES)
-    skipless = Arm(name="skipless", what="no skip connections", layout=(("skip", False),), probes=_LEARNING)
-    after = Arm(name="norm after", what="norm after each sum", layout=(("norm_place", "post"),), probes=_PROBES)
-    sgd = Arm(name="sgd", what="trained by SGD", optimizer="sgd", lr=0.5, probes=(*_PROBES, _MOVING))
-    common = (trained, _LARGE, untrained, skipless)
-    followed = common if quick else (*common, after, sgd, _SHALLOW, _DEEP, *_GLOROT)
-    cuts, held = (_QUICK_CUTS, ()) if quick else (_CUTS, _HELD)
+    common = (_TRAINED, _LARGE, _UNTRAINED, _SKIPLESS)
+    followed = common if ask.quick else (*common, _AFTER, _SGD, *_DEPTHS, *_GLOROT)
+    cuts, held = (_QUICK_CUTS, ()) if ask.quick else (_CUTS, _HELD)
     # Trained in this order: prices of cuts, then what asks whether the start or the optimizer is behind the shares.
-    arms = (
-        (*followed, *cuts)
-        if quick
-        else (trained, untrained, *cuts, *held, sgd, *_GLOROT, after, _LARGE, _SHALLOW, _DEEP, skipless)
+    in_full = (_TRAINED, _UNTRAINED, *cuts, *held, _SGD, *_GLOROT, _AFTER, _LARGE, *_DEPTHS, _SKIPLESS)
+    scale = (
+        dataclasses.replace(QUICK, n_layers=3, evaluations=4) if ask.quick else dataclasses.replace(FULL, n_layers=4)
     )
     return make_design(
         ask,
         study="gradient-path",
-        texts={"text": Text()},
-        scale=Scale(d_model=32, n_layers=3, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192)
-        if quick
-        else Scale(d_model=64, n_layers=4, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
-        grid=Grid(),
-        arms=arms,
+        scale=scale,
+        arms=(*followed, *cuts) if ask.quick else in_full,
         contrasts=(
-            *_of_shares([arm.name for arm in followed], 3 if quick else 4),
+            *_of_shares([one.name for one in followed], scale.n_layers),
             *_costs(cuts, held),
-            *_order("trained", 3 if quick else 4),
-            *(() if quick else _order("sgd", 4)),
+            *_order("trained", scale.n_layers),
+            *(() if ask.quick else _order("sgd", scale.n_layers)),
         ),
-        replicates=6 if quick else 8,
     )
 
 
-def _of_shares(names: list[str], n_layers: int) -> tuple[Contrast, ...]:
+def _of_shares(names: Sequence[str], n_layers: int) -> tuple[Contrast, ...]:
     """Where gradient comes along, and what there is without skip connections."""
-    skipless = tuple(name for name in names if name.startswith("skipless"))
+    skipless = [name for name in names if name.startswith("skipless")]
+    others = [name for name in names if name not in skipless]
     return (
         _share("trained", "around", "share that reaches the embeddings through no sublayer", "small: rows are small"),
         _SIZE,
         *_paths("trained", 0),
-        *(_upper(arm, n_layers) for arm in ("trained", "untrained")),
+        *(_upper(name, n_layers) for name in ("trained", "untrained")),
         *(
             _share(name, "around", f"share that reaches the embeddings through no sublayer: {name}")
-            for name in names
-            if name != "trained" and name not in skipless
+            for name in others
+            if name != "trained"
         ),
-        *([_DEPTH] if _DEEP.name in names else []),
-        *(
-            _value_over_scores(name, "above 0" if name == "large rows" else "")
-            for name in names
-            if name not in skipless
-        ),
+        *([_DEPTH] if "6 layers" in names else []),
+        *(_value_over_scores(name, "above 0" if name == "large rows" else "") for name in others),
         cost(
             "skipless - trained",
             "what removing the skip connections costs (from N(0, 0.02) such models hardly learn)",
-            "skipless",
-            "trained",
-            _COST_MARGIN,
+            "skipless", "trained", _COST_MARGIN,
         ),
-        *of_learned(tuple(_value_over_scores(name) for name in skipless), skipless),
-        *(_from_glorot() if _GLOROT[0].name in names else ()),
-    )
+        *of_learned([_value_over_scores(name) for name in skipless], skipless),
+        *(_from_glorot() if "Glorot" in names else ()),
+    )  # fmt: skip
 
 
 def _order(arm: str, n_layers: int) -> tuple[Contrast, ...]:
     """When matrices move, each against its own way."""
-
-    def half(name: str) -> str:
-        return f"half way {name}"
-
-    when = tuple(
-        Contrast(
-            name=f"{half(name)} ({arm})", what=f"the step at which {name} is half as far from its start as at the end",
-            terms=((1.0, arm, half(name)),), margin=_STEPS, unit="steps",
+    first = {("VO", "W_U"): _THEORY, ("QK", "VO"): _THEORY, ("L0", f"L{n_layers - 1}"): ""}
+    when = (
+        level(
+            f"half way {name} ({arm})", f"the step at which {name} is half as far from its start as at the end", arm,
+            f"half way {name}", _STEPS, unit="steps",
         )
         for name in ("W_U", "W_E", "VO", "QK", "MLP")
     )  # fmt: skip
-    first = {("VO", "W_U"): _THEORY, ("QK", "VO"): _THEORY, ("L0", f"L{n_layers - 1}"): ""}
-    later = tuple(
+    later = (
         Contrast(
-            name=f"{half(a)} - {b} ({arm})", what=f"how many steps later {a} is half-way than {b}",
-            terms=((1.0, arm, half(a)), (-1.0, arm, half(b))), margin=_STEPS, unit="steps", expected=expected,
+            name=f"half way {a} - {b} ({arm})", what=f"how many steps later {a} is half-way than {b}",
+            terms=((1.0, arm, f"half way {a}"), (-1.0, arm, f"half way {b}")), margin=_STEPS, unit="steps",
+            expected=expected,
         )
         for (a, b), expected in first.items()
     )  # fmt: skip
@@ -257,12 +241,10 @@ def _order(arm: str, n_layers: int) -> tuple[Contrast, ...]:
 
 def _from_glorot() -> tuple[Contrast, ...]:
     """What skip connections are worth where a model without them learns."""
-    plain, skipless = (arm.name for arm in _GLOROT)
-    return (
-        cost(f"{skipless} - {plain}", "what removing the skip connections costs from Glorot's start", skipless, plain,
-             _COST_MARGIN, needs=learned(plain).name),
-        learned(plain),
-    )  # fmt: skip
+    plain, skipless = (one.name for one in _GLOROT)
+    what = "what removing the skip connections costs from Glorot's start"
+    gate = learned(plain)
+    return cost(f"{skipless} - {plain}", what, skipless, plain, _COST_MARGIN, needs=gate.name), gate
 
 
 def _claim(findings: Findings) -> str:
@@ -337,60 +319,48 @@ QUESTION = Question(
             "How much of the error reaches the embeddings along the skip connections alone, this run cannot tell."
         ),
     ),
-    also=(
-        (
-            "around (untrained)",
-            Plain(
-                above="Where training begins, {effect} of it does.",
-                below="Where training begins, what comes around works against the rest.",
-                slightly="Where training begins, it is almost as little.",
-                equivalent="Where training begins, it is no more.",
-                unresolved="How much does where training begins, this run cannot tell.",
-            ),
+    also={
+        "around (untrained)": Plain(
+            above="Where training begins, {effect} of it does.",
+            below="Where training begins, what comes around works against the rest.",
+            slightly="Where training begins, it is almost as little.",
+            equivalent="Where training begins, it is no more.",
+            unresolved="How much does where training begins, this run cannot tell.",
         ),
-        (
-            "upper layers passed by (trained)",
-            Plain(
-                above=(
-                    "A single layer above the first is passed by: of what reaches its input {effect} comes by its skip"
-                    " connection."
-                ),
-                below="Around a single layer above the first, what comes works against the rest.",
-                slightly="Around a single layer above the first, too, comes next to nothing.",
-                equivalent="Around a single layer above the first comes no more.",
-                unresolved="How much comes around a single layer, this run cannot tell.",
+        "upper layers passed by (trained)": Plain(
+            above=(
+                "A single layer above the first is passed by: of what reaches its input {effect} comes by its skip"
+                " connection."
             ),
+            below="Around a single layer above the first, what comes works against the rest.",
+            slightly="Around a single layer above the first, too, comes next to nothing.",
+            equivalent="Around a single layer above the first comes no more.",
+            unresolved="How much comes around a single layer, this run cannot tell.",
         ),
-        (
-            "L0.resid_pre K (trained)",
-            Plain(
-                above=(
-                    "In this recipe it comes into the embeddings through what the first layer makes of them, {effect}"
-                    " through k."
-                ),
-                below="What comes through k of the first layer works against the rest.",
-                slightly="Through k of the first layer comes next to nothing.",
-                equivalent="Through k of the first layer comes nothing that matters.",
-                unresolved="How much comes through k of the first layer, this run cannot tell.",
+        "L0.resid_pre K (trained)": Plain(
+            above=(
+                "In this recipe it comes into the embeddings through what the first layer makes of them, {effect}"
+                " through k."
             ),
+            below="What comes through k of the first layer works against the rest.",
+            slightly="Through k of the first layer comes next to nothing.",
+            equivalent="Through k of the first layer comes nothing that matters.",
+            unresolved="How much comes through k of the first layer, this run cannot tell.",
         ),
-        (
-            "half way QK - VO (trained)",
-            Plain(
-                above=(
-                    "In this recipe, under AdamW, W_Q and W_K are half-way to where they end {effect} steps after W_V"
-                    " and W_O."
-                ),
-                below=(
-                    "In this recipe, under AdamW, W_Q and W_K are half-way to where they end {effect} steps before W_V"
-                    " and W_O."
-                ),
-                slightly="Under AdamW W_Q and W_K are half-way to where they end almost when W_V and W_O are.",
-                equivalent="Under AdamW W_Q and W_K are half-way to where they end when W_V and W_O are.",
-                unresolved="Which matrices are sooner half-way to where they end, this run cannot tell.",
+        "half way QK - VO (trained)": Plain(
+            above=(
+                "In this recipe, under AdamW, W_Q and W_K are half-way to where they end {effect} steps after W_V"
+                " and W_O."
             ),
+            below=(
+                "In this recipe, under AdamW, W_Q and W_K are half-way to where they end {effect} steps before W_V"
+                " and W_O."
+            ),
+            slightly="Under AdamW W_Q and W_K are half-way to where they end almost when W_V and W_O are.",
+            equivalent="Under AdamW W_Q and W_K are half-way to where they end when W_V and W_O are.",
+            unresolved="Which matrices are sooner half-way to where they end, this run cannot tell.",
         ),
-    ),
+    },
     heard=(
         "That skip connections are a motorway on which the gradient passes all layers by. So they are where training"
         " begins, and around a single layer later, too. But the shares of layers multiply. In models that start from"

@@ -7,69 +7,77 @@ was best with the division, so that what a new rate repairs is told from what it
 of rows and the share of them that one key takes whole, at the start and at the end, and what finished heads are worth.
 """
 
-from typing import Any
+import dataclasses
 
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design, of_recalling
+from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Text
+from qkv.studies.question import Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
+from qkv.studies.vocabulary import (
+    AT_START,
+    FULL,
+    GLOROT,
+    LEARNS_RECALL,
+    QUICK,
+    RECALL_SIZES,
+    RECALLED,
+    Settings,
+    arm,
+    cost,
+    difference,
+    level,
+    of_recalling,
+)
+from qkv.words import plural
 
 __all__ = ["QUESTION"]
 
 MARGIN = 0.03
 _SHARE = 0.05
 """Of rows, and of the entropy of even rows."""
-_GLOROT: tuple[tuple[str, Any], ...] = (("start", "xavier"),)
-_UNSCALED: tuple[tuple[str, Any], ...] = (("scale", False),)
-_BASE, _ONE, _GLOROT_ONE = "4 heads", "1 head", "1 head, Glorot"
+_UNSCALED: Pairs = (("scale", False),)
+_BASE, _ONE, _GLOROT_ONE, _EVEN = "4 heads", "1 head", "1 head, Glorot", "1 head, untrained"
+_READ: Settings = {"sizes": (("n_heads", 1),), "probes": ("patterns",)}
+"""Of one head whose rows of attention are read."""
 
 
 def _count(n: int) -> str:
-    return f"{n} head{'s' * (n != 1)}"
+    return f"{n} {plural(n, 'head')}"
 
 
-def _split(n: int, **more: Any) -> Arm:
+def _split(n: int, *probes: str) -> Arm:
     """The model's width cut into n heads."""
-    return Arm(name=_count(n), what=f"{_count(n)}, each d_model / {n} wide", sizes=(("n_heads", n),), **more)
+    return arm(_count(n), f"{_count(n)}, each d_model / {n} wide", sizes=(("n_heads", n),), probes=probes)
 
 
-def _wide(n: int, d_head: int, **more: Any) -> Arm:
+def _wide(n: int, d_head: int) -> Arm:
     """n heads of one width, whatever that adds up to."""
-    sizes = (("n_heads", n), ("d_head", d_head))
-    return Arm(name=f"{n} x {d_head}", what=f"{_count(n)} of width {d_head} each", sizes=sizes, **more)
+    return arm(f"{n} x {d_head}", f"{_count(n)} of width {d_head} each", sizes=(("n_heads", n), ("d_head", d_head)))
 
 
-def _scaling(base: str, start: tuple[tuple[str, Any], ...]) -> tuple[Arm, ...]:
+def _scaling(base: str, start: Pairs) -> tuple[Arm, ...]:
     """Beside an arm that divides its scores: undivided with a rate of its own, and at the rate of the first."""
-    sizes, layout = (("n_heads", 1),), (*start, *_UNSCALED)
+    own, same = f"{base}, undivided", f"{base}, undivided, same rate"
+    layout = (*start, *_UNSCALED)
     return (
-        Arm(
-            name=f"{base}, undivided", what="scores not divided by sqrt(d_head), the rate tuned for that", sizes=sizes,
-            layout=layout, probes=("patterns",),
-        ),
-        Arm(
-            name=f"{base}, undivided, same rate", what="the same at the rate that is best with the division",
-            sizes=sizes, layout=layout, tune=base, probes=("patterns",),
-        ),
-    )  # fmt: skip
+        arm(own, "scores not divided by sqrt(d_head), the rate tuned for that", _READ, layout=layout),
+        arm(same, "the same at the rate that is best with the division", _READ, layout=layout, tune=base),
+    )
 
 
-def _glorot() -> Arm:
-    return Arm(
-        name=_GLOROT_ONE, what="Glorot's start, where entries of q and k have variance 1", sizes=(("n_heads", 1),),
-        layout=_GLOROT, probes=("patterns",),
-    )  # fmt: skip
+_FROM_GLOROT = (
+    arm(_GLOROT_ONE, "Glorot's start, where entries of q and k have variance 1", _READ, layout=GLOROT),
+    *_scaling(_GLOROT_ONE, GLOROT),
+    # At N(0, 0.02) scores start so small that rows are even.
+    arm(_EVEN, "1 head at the usual start, where rows are nearly even", _READ, AT_START),
+    arm(
+        f"{_GLOROT_ONE}, undivided, untrained", "scores not divided, at Glorot's start", _READ, AT_START,
+        layout=(*GLOROT, *_UNSCALED),
+    ),
+)  # fmt: skip
 
 
-def _start() -> Arm:
-    return Arm(
-        name=f"{_GLOROT_ONE}, undivided, untrained", what="scores not divided, at Glorot's start",
-        sizes=(("n_heads", 1),), layout=(*_GLOROT, *_UNSCALED), trainer="none", tune="none",
-        probes=("patterns",),
-    )  # fmt: skip
-
-
-def _cost(arm: str, baseline: str, expected: str = "") -> Contrast:
-    return cost(f"{arm} - {baseline}", f"cost of {arm} against {baseline}", arm, baseline, MARGIN, expected=expected)
+def _cost(arm: str, expected: str = "") -> Contrast:
+    return cost(f"{arm} - {_BASE}", f"cost of {arm} against {_BASE}", arm, _BASE, MARGIN, expected=expected)
 
 
 def _undivided(base: str, expected: tuple[str, str]) -> tuple[Contrast, ...]:
@@ -88,150 +96,99 @@ def _undivided(base: str, expected: tuple[str, str]) -> tuple[Contrast, ...]:
 
 def _rows(arm: str, expected: str = "") -> tuple[Contrast, ...]:
     return (
-        Contrast(
-            name=f"saturated rows: {arm}", what="share of rows of attention with one key above 0.9",
-            terms=((1.0, arm, "saturated"),), margin=_SHARE, unit="of the rows", expected=expected,
+        level(
+            f"saturated rows: {arm}", "share of rows of attention with one key above 0.9", arm, "saturated", _SHARE,
+            unit="of the rows", expected=expected,
         ),
-        Contrast(
-            name=f"entropy of rows: {arm}", what="entropy of rows, less that of even rows, in shares of the latter",
-            terms=((1.0, arm, "entropy share"), (-1.0, _EVEN, "entropy share")), margin=_SHARE,
-            unit="of the entropy of even rows",
+        difference(
+            f"entropy of rows: {arm}", "entropy of rows, less that of even rows, in shares of the latter", arm, _EVEN,
+            "entropy share", _SHARE, unit="of the entropy of even rows",
         ),
     )  # fmt: skip
 
 
-_EVEN = "1 head, untrained"
-"""At N(0, 0.02) scores start so small that rows are even."""
-
-
-def _even() -> Arm:
-    return Arm(
-        name=_EVEN, what="1 head at the usual start, where rows are nearly even", sizes=(("n_heads", 1),),
-        trainer="none", tune="none", probes=("patterns",),
-    )  # fmt: skip
-
-
-def _design(ask: Ask) -> Design:
-    return _quick(ask) if ask.quick else _full(ask)
-
-
-def _several() -> Contrast:
-    return cost(
-        f"{_ONE} - {_BASE}", "cost of one head as wide as the model, against four", _ONE, _BASE, MARGIN,
-        expected="above 0",
-    )  # fmt: skip
+_SEVERAL = cost(
+    f"{_ONE} - {_BASE}", "cost of one head as wide as the model, against four", _ONE, _BASE, MARGIN,
+    expected="above 0",
+)  # fmt: skip
+_NEAR = ("near 0: scores start small either way", "near 0")
+_OF_ROWS = (
+    *_undivided(_GLOROT_ONE, ("above 0", "above 0 if a new rate repairs it")),
+    *_rows(_ONE),
+    *_rows(f"{_GLOROT_ONE}, undivided, untrained", "above 0: the textbook's warning"),
+    *_rows(f"{_GLOROT_ONE}, undivided"),
+    level(
+        "pruned to one head", "loss of the finished model of 4 heads with only the dearest of each layer left (chosen"
+        " on other windows), less its loss", _BASE, "pruned", MARGIN, expected="above 0",
+    ),
+)  # fmt: skip
 
 
 def _quick(ask: Ask) -> Design:
-    arms = (
-        _split(4, probes=("ablation",)), _split(1, probes=("patterns",)), _split(16), _wide(1, 8),
-        *_scaling(_ONE, ())[:1], _glorot(), *_scaling(_GLOROT_ONE, _GLOROT), _even(), _start(),
-    )  # fmt: skip
     return make_design(
         ask,
         study="heads-and-scale",
-        texts={"text": Text()},
-        scale=Scale(
-            d_model=32, n_layers=2, n_heads=4, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
+        scale=dataclasses.replace(QUICK, n_heads=4),
+        arms=(
+            _split(4, "ablation"), _split(1, "patterns"), _split(16), _wide(1, 8),
+            _scaling(_ONE, ())[0], *_FROM_GLOROT,
         ),
-        grid=Grid(),
-        arms=arms,
         contrasts=(
-            _several(),
-            _cost("16 heads", _BASE, "above 0: heads of width 2 can say little"),
-            _cost("1 x 8", _BASE, "above 0"),
-            *_undivided(_ONE, ("near 0: scores start small either way", "near 0"))[:1],
-            *_undivided(_GLOROT_ONE, ("above 0", "above 0 if a new rate repairs it")),
-            *_rows(_ONE),
-            *_rows(f"{_GLOROT_ONE}, undivided, untrained", "above 0: the textbook's warning"),
-            *_rows(f"{_GLOROT_ONE}, undivided"),
-            _pruned(),
+            _SEVERAL,
+            _cost("16 heads", "above 0: heads of width 2 can say little"),
+            _cost("1 x 8", "above 0"),
+            _undivided(_ONE, _NEAR)[0],
+            *_OF_ROWS,
         ),
         replicates=5,
-    )
-
-
-def _pruned() -> Contrast:
-    return Contrast(
-        name="pruned to one head", what="loss of the finished model of 4 heads with only the dearest of each layer"
-        " left (chosen on other windows), less its loss", terms=((1.0, _BASE, "pruned"),), margin=MARGIN,
-        expected="above 0",
     )  # fmt: skip
+
+
+def _of_recall(n: int) -> Arm:
+    what, sizes = f"associative recall with {_count(n)}", (*RECALL_SIZES, ("n_heads", n))
+    return arm(f"recall, {_count(n)}", what, LEARNS_RECALL, sizes=sizes, probes=("answers",))
+
+
+def _cost_of_recall(n: int) -> Contrast:
+    what = f"associative recall: cost of {_count(n)} against 4"
+    some, base = f"recall, {_count(n)}", f"recall, {_BASE}"
+    return cost(f"{some} - {base}", what, some, base, MARGIN, unit="nats per answer")
 
 
 def _full(ask: Ask) -> Design:
-    def of_recall(n: int) -> Arm:
-        sizes = (*LEARNS_RECALL["sizes"], ("n_heads", n))
-        more: dict[str, Any] = {**LEARNS_RECALL, "sizes": sizes, "probes": ("answers",)}
-        return Arm(name=f"recall, {_count(n)}", what=f"associative recall with {_count(n)}", **more)
-
-    arms = (
-        _split(4, probes=("ablation",)), _split(1, probes=("patterns",)), _split(2), _split(8), _split(16),
-        *(_wide(n, 16) for n in (1, 2, 8, 16)),
-        *_scaling(_ONE, ()), _glorot(), *_scaling(_GLOROT_ONE, _GLOROT), _even(), _start(),
-        *(of_recall(n) for n in (1, 4, 16)),
-    )  # fmt: skip
     return make_design(
         ask,
         study="heads-and-scale",
         texts={"text": Text(), "recall": RECALLED},
-        scale=Scale(d_model=64, n_layers=2, n_heads=4, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
-        grid=Grid(),
-        arms=arms,
-        contrasts=(
-            _several(),
-            *(_cost(_count(n), _BASE) for n in (2, 8)),
-            _cost("16 heads", _BASE, "above 0: heads of width 4 can say little"),
-            _cost("1 x 16", _BASE, "above 0"),
-            _cost("2 x 16", _BASE, "above 0"),
-            _cost("8 x 16", _BASE, "below 0"),
-            _cost("16 x 16", _BASE, "below 0"),
-            *of_recalling(
-                tuple(
-                    cost(
-                        f"recall, {_count(n)} - recall, {_BASE}", f"associative recall: cost of {_count(n)} against 4",
-                        f"recall, {_count(n)}", f"recall, {_BASE}", MARGIN, unit="nats per answer",
-                    )
-                    for n in (1, 16)
-                ),
-                f"recall, {_BASE}",
-            ),
-            *_undivided(_ONE, ("near 0: scores start small either way", "near 0")),
-            *_undivided(_GLOROT_ONE, ("above 0", "above 0 if a new rate repairs it")),
-            *_rows(_ONE),
-            *_rows(f"{_GLOROT_ONE}, undivided, untrained", "above 0: the textbook's warning"),
-            *_rows(f"{_GLOROT_ONE}, undivided"),
-            _pruned(),
+        scale=dataclasses.replace(FULL, n_heads=4),
+        arms=(
+            _split(4, "ablation"), _split(1, "patterns"), *map(_split, (2, 8, 16)),
+            *(_wide(n, 16) for n in (1, 2, 8, 16)), *_scaling(_ONE, ()), *_FROM_GLOROT, *map(_of_recall, (1, 4, 16)),
         ),
-        replicates=8,
+        contrasts=(
+            _SEVERAL,
+            *(_cost(_count(n)) for n in (2, 8)),
+            _cost("16 heads", "above 0: heads of width 4 can say little"),
+            *(_cost(f"{n} x 16", "above 0") for n in (1, 2)),
+            *(_cost(f"{n} x 16", "below 0") for n in (8, 16)),
+            *of_recalling([_cost_of_recall(n) for n in (1, 16)], f"recall, {_BASE}"),
+            *_undivided(_ONE, _NEAR),
+            *_OF_ROWS,
+        ),
     )  # fmt: skip
-
-
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    difference = "with one head instead of four the loss changes by"
-    rest = _of_scale(findings)
-    if verdict == "unresolved":
-        return f"Whether several heads beat one is not settled by this run{rest}; {difference}"
-    if verdict == "equivalent":
-        return f"One head as wide as the model does as well as four{rest}: {difference}"
-    small = ", by less than would matter" if verdict == "differs but trivially" else ""
-    if effect > 0:
-        return f"Several heads beat one{small}{rest}: {difference}"
-    return f"One head as wide as the model beats four{small}{rest}: {difference}"
 
 
 def _of_scale(findings: Findings) -> str:
     """What leaving the division out costs where q and k start with unit variance, each at its own rate."""
-    result = findings.effect(f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}").told
-    where = "where q and k start with unit variance"
-    if result.verdict == "unresolved":
-        return f" (what not dividing scores by sqrt(d_head) does {where} is open)"
-    if result.verdict == "equivalent":
-        return f" (not dividing scores by sqrt(d_head) does no harm {where}, with a rate of its own)"
-    little = "a little " if result.verdict == "differs but trivially" else ""
-    way = "harm" if (result.effect or 0.0) > 0 else "good"
-    return f" (not dividing scores by sqrt(d_head) does {little}{way} {where}, with a rate of its own)"
+    return by_verdict(
+        findings.effect(f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}").told,
+        unresolved=" (what not dividing scores by sqrt(d_head) does {where} is open)",
+        equivalent=" (not dividing scores by sqrt(d_head) does no harm {where}, with a rate of its own)",
+        above=" (not dividing scores by sqrt(d_head) does {small}harm {where}, with a rate of its own)",
+        below=" (not dividing scores by sqrt(d_head) does {small}good {where}, with a rate of its own)",
+        small="a little ",
+        where="where q and k start with unit variance",
+    )
 
 
 QUESTION = Question(
@@ -260,29 +217,33 @@ QUESTION = Question(
         equivalent="One head as wide as the model does as well as several, at this size.",
         unresolved="Whether several heads do better than one, this run cannot tell.",
     ),
-    also=(
-        (
-            f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}",
-            Plain(
-                above=(
-                    "Not dividing scores by sqrt(d_k) costs {effect} nats a token where q and k start with variance 1,"
-                    " the rate tuned for it."
-                ),
-                below=(
-                    "Not dividing scores by sqrt(d_k) saves {effect} nats a token where q and k start with variance 1,"
-                    " the rate tuned for it."
-                ),
-                slightly="Not dividing scores by sqrt(d_k) makes next to no difference, at a rate of its own.",
-                equivalent="Not dividing scores by sqrt(d_k) makes no difference that matters, at a rate of its own.",
-                unresolved="What not dividing scores by sqrt(d_k) does, this run cannot tell.",
+    also={
+        f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}": Plain(
+            above=(
+                "Not dividing scores by sqrt(d_k) costs {effect} nats a token where q and k start with variance 1,"
+                " the rate tuned for it."
             ),
+            below=(
+                "Not dividing scores by sqrt(d_k) saves {effect} nats a token where q and k start with variance 1,"
+                " the rate tuned for it."
+            ),
+            slightly="Not dividing scores by sqrt(d_k) makes next to no difference, at a rate of its own.",
+            equivalent="Not dividing scores by sqrt(d_k) makes no difference that matters, at a rate of its own.",
+            unresolved="What not dividing scores by sqrt(d_k) does, this run cannot tell.",
         ),
-    ),
+    },
     heard=(
         "That scores are divided by sqrt(d_k), or training fails. The argument is about variance one: a product of"
         " d_k such terms has variance d_k. From a small start scores are near 0 with and without it, and a learning"
         " rate of its own makes good for much; the rows below tell the two starts apart."
     ),
-    design=_design,
-    claim=_claim,
+    design=quick_or_full(_quick, _full),
+    claim=Claim(
+        unresolved="Whether several heads beat one is not settled by this run{beside}; {ends}",
+        equivalent="One head as wide as the model does as well as four{beside}: {ends}",
+        above="Several heads beat one{small}{beside}: {ends}",
+        below="One head as wide as the model beats four{small}{beside}: {ends}",
+        ends="with one head instead of four the loss changes by",
+        beside=_of_scale,
+    ),
 )

@@ -7,13 +7,26 @@ connections, shared matrices, embeddings alone on modular addition, and rare tok
 or turns the other way, it says so with what it could have seen.
 """
 
-from typing import Any
+import dataclasses
 
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design, of_learned
+from qkv.studies.engine.design import Arm, Contrast, Design, Text
+from qkv.studies.question import Ask, Plain, Question, by_verdict, make_design
 from qkv.studies.questions.only_embeddings import ADDED, addition
 from qkv.studies.verdict.comparison import Comparison
 from qkv.studies.verdict.judging import Findings
+from qkv.studies.vocabulary import (
+    FULL,
+    GLOROT,
+    LEARNS_RECALL,
+    QUICK,
+    RECALLED,
+    Settings,
+    arm,
+    cost,
+    difference_of_costs,
+    of_learned,
+    shared,
+)
 
 __all__ = ["QUESTION"]
 
@@ -23,115 +36,87 @@ _POINTS = 5.0
 """Of 100 answers."""
 _SHORT = 8
 """Tokens of a window in which a masked model learns order within a study, as many a step as elsewhere."""
-_GLOROT = ("start", "xavier")
-_SKIPLESS: dict[str, Any] = {"layout": (("skip", False), _GLOROT)}
+_SKIPS: Settings = {"layout": GLOROT, "probes": ("learned",)}
+_SKIPLESS: Settings = {"layout": (("skip", False), *GLOROT), "probes": ("learned",)}
 """From N(0, 0.02) a model without skip connections learns the frequencies of characters and no more."""
-_RECALL: dict[str, Any] = {**LEARNS_RECALL, "probes": ("answers",)}
 _VO = ("L*.W_[VO]=identity",)
+_QK = ("L*.W_[QK]=freeze",)
+_Row = tuple[tuple[Arm, ...], tuple[Contrast, ...]]
 
 
-def _positions(batch_size: int) -> tuple[tuple[Arm, ...], Contrast]:
+def _positions(batch_size: int) -> _Row:
     arms = tuple(
-        Arm(
-            name=f"{task}, {name}", what=f"{words}, {name}, windows of {_SHORT}", task=task,
-            layout=(("positions", kind), ("start", "xavier")), sizes=(("n_ctx", _SHORT), ("batch_size", batch_size)),
+        arm(
+            f"{task}, {name}", f"{words}, {name}, windows of {_SHORT}", task=task,
+            layout=(("positions", kind), *GLOROT), sizes=(("n_ctx", _SHORT), ("batch_size", batch_size)),
         )
         for task, words in (("causal", "predicts the next token"), ("masked", "predicts masked tokens"))
         for kind, name in (("learned", "positions"), ("none", "no positions"))
     )  # fmt: skip
-    return arms, Contrast(
-        name="positions matter to masked models",
-        what="cost of having no positions when masked tokens are predicted, less that when the next one is",
-        terms=(
-            (1.0, "masked, no positions", "loss"), (-1.0, "masked, positions", "loss"),
-            (-1.0, "causal, no positions", "loss"), (1.0, "causal, positions", "loss"),
-        ),
-        margin=MARGIN,
+    matter = difference_of_costs(
+        "positions matter to masked models",
+        "cost of having no positions when masked tokens are predicted, less that when the next one is",
+        ("masked, no positions", "masked, positions"), ("causal, no positions", "causal, positions"), MARGIN,
         expected="above 0: without positions attention that sees both sides cannot tell orders apart",
     )  # fmt: skip
+    return arms, (matter,)
 
 
-def _rare() -> tuple[tuple[Arm, ...], Contrast]:
+def _rare() -> _Row:
     arms = tuple(
-        Arm(
-            name=f"pieces, {kind}", what=f"word pieces, {words}", text="pieces", optimizer=kind, lr=lr,
-            probes=("frequency",),
-        )
+        arm(f"pieces, {kind}", f"word pieces, {words}", text="pieces", optimizer=kind, lr=lr, probes=("frequency",))
         for kind, words, lr in (("adamw", "AdamW", 0.01), ("sgd", "SGD without momentum", 0.5))
-    )  # fmt: skip
-    return arms, Contrast(
-        name="SGD stalls on rare tokens",
-        what="by how much SGD lies behind AdamW on the rarest third of targets, less that on the commonest third",
-        terms=(
-            (1.0, "pieces, sgd", "loss rare"), (-1.0, "pieces, adamw", "loss rare"),
-            (-1.0, "pieces, sgd", "loss common"), (1.0, "pieces, adamw", "loss common"),
-        ),
-        margin=MARGIN,
-        expected="above 0",
-    )  # fmt: skip
-
-
-def _matrices() -> tuple[tuple[Arm, ...], tuple[Contrast, ...]]:
-    shared = tuple(
-        Arm(name=f"{a} = {b}", what=f"one matrix serves as W_{a} and W_{b}", changes=_share(a, b))
-        for a, b in (("Q", "K"), ("K", "V"))
     )
-    frozen = Arm(name="QK frozen", what="W_Q and W_K frozen at N(0, 0.02)", changes=("L*.W_[QK]=freeze",))
-    learned: dict[str, Any] = {"probes": ("learned",)}
-    with_skips: dict[str, Any] = {"layout": (_GLOROT,), **learned}
-    identity = (
-        Arm(name="with skips", what="predicts the next token, from Glorot's start", **with_skips),
-        Arm(name="with skips, VO identity", what="the same with W_V = W_O = I", changes=_VO, **with_skips),
-        Arm(name="skipless", what="the same without skip connections", **_SKIPLESS, **learned),
-        Arm(
-            name="skipless, VO identity", what="without skip connections, W_V = W_O = I", changes=_VO, **_SKIPLESS,
-            **learned,
-        ),
+    pair = ("pieces, sgd", "pieces, adamw")
+    stalls = difference_of_costs(
+        "SGD stalls on rare tokens",
+        "by how much SGD lies behind AdamW on the rarest third of targets, less that on the commonest third",
+        pair, pair, MARGIN, ("loss rare", "loss common"), expected="above 0",
     )  # fmt: skip
-    return (Arm(name="causal", what="predicts the next token"), frozen, *shared, *identity), (
+    return arms, (stalls,)
+
+
+def _matrices() -> _Row:
+    arms = (
+        arm("causal", "predicts the next token"),
+        arm("QK frozen", "W_Q and W_K frozen at N(0, 0.02)", changes=_QK),
+        *(arm(f"{a} = {b}", f"one matrix serves as W_{a} and W_{b}", changes=shared(a + b)) for a, b in ("QK", "KV")),
+        arm("with skips", "predicts the next token, from Glorot's start", _SKIPS),
+        arm("with skips, VO identity", "the same with W_V = W_O = I", _SKIPS, changes=_VO),
+        arm("skipless", "the same without skip connections", _SKIPLESS),
+        arm("skipless, VO identity", "without skip connections, W_V = W_O = I", _SKIPLESS, changes=_VO),
+    )
+    cheaper = difference_of_costs(
+        "W_V = W_O = I is cheaper without skips",
+        "cost of W_V = W_O = I with skip connections, less that without, from Glorot's start",
+        ("with skips, VO identity", "with skips"), ("skipless, VO identity", "skipless"), MARGIN, expected="above 0",
+    )  # fmt: skip
+    return arms, (
         cost(
             "QK frozen - causal", "cost of freezing W_Q and W_K at N(0, 0.02)", "QK frozen", "causal", MARGIN,
             expected="above 0",
         ),
         cost("sharing: Q = K - K = V", "cost of W_Q = W_K, less that of W_K = W_V", "Q = K", "K = V", MARGIN,
              expected="above 0"),
-        *of_learned(
-            (
-                Contrast(
-                    name="W_V = W_O = I is cheaper without skips",
-                    what="cost of W_V = W_O = I with skip connections, less that without, from Glorot's start",
-                    terms=(
-                        (1.0, "with skips, VO identity", "loss"), (-1.0, "with skips", "loss"),
-                        (-1.0, "skipless, VO identity", "loss"), (1.0, "skipless", "loss"),
-                    ),
-                    margin=MARGIN,
-                    expected="above 0",
-                ),
-            ),
-            ("skipless",),
-        ),
+        *of_learned((cheaper,), ("skipless",)),
     )  # fmt: skip
 
 
-def _share(a: str, b: str) -> tuple[str, ...]:
-    return tuple(f"L{layer}.W_{b}=share(L{layer}.W_{a})" for layer in range(2))
-
-
-def _recall() -> tuple[tuple[Arm, ...], tuple[Contrast, ...]]:
+def _recall() -> _Row:
+    recalled: Settings = {**LEARNS_RECALL, "probes": ("answers",)}
     arms = (
-        Arm(name="recall", what="associative recall, everything trained", **_RECALL),
-        Arm(name="recall, QK frozen", what="the same, W_Q and W_K frozen", changes=("L*.W_[QK]=freeze",), **_RECALL),
+        arm("recall", "associative recall, everything trained", recalled),
+        arm("recall, QK frozen", "the same, W_Q and W_K frozen", recalled, changes=_QK),
     )
-    return arms, (
-        Contrast(
-            name="frozen W_Q and W_K still recall",
-            what="answers told rightly with W_Q and W_K frozen, less nine tenths of those with everything trained",
-            terms=((1.0, "recall, QK frozen", "answers"), (-0.9, "recall", "answers")),
-            margin=_POINTS,
-            unit="points of 100",
-            expected="above 0",
-        ),
+    still = Contrast(
+        name="frozen W_Q and W_K still recall",
+        what="answers told rightly with W_Q and W_K frozen, less nine tenths of those with everything trained",
+        terms=((1.0, "recall, QK frozen", "answers"), (-0.9, "recall", "answers")),
+        margin=_POINTS,
+        unit="points of 100",
+        expected="above 0",
     )
+    return arms, (still,)
 
 
 _TEXTS = {
@@ -143,26 +128,18 @@ _TEXTS = {
 
 
 def _design(ask: Ask) -> Design:
-    arms, contrasts = [], []
-    scale = (
-        Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192)
-        if ask.quick
-        else Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768)
-    )
-    rows = (_positions(scale.batch_size * scale.n_ctx // _SHORT), _rare())
-    for more, what in rows if ask.quick else (*rows, addition("addition"), _matrices(), _recall()):
-        arms += more
-        contrasts += what if isinstance(what, tuple) else (what,)
-    used = {arm.text for arm in arms}
+    scale = dataclasses.replace(QUICK, evaluations=4) if ask.quick else FULL
+    rows = [_positions(scale.batch_size * scale.n_ctx // _SHORT), _rare()]
+    if not ask.quick:
+        rows += [addition("addition"), _matrices(), _recall()]
+    used = {arm.text for arms, _ in rows for arm in arms}
     return make_design(
         ask,
         study="known-results",
         texts={name: text for name, text in _TEXTS.items() if name in used},
         scale=scale,
-        grid=Grid(),
-        arms=tuple(arms),
-        contrasts=tuple(contrasts),
-        replicates=6 if ask.quick else 8,
+        arms=tuple(arm for arms, _ in rows for arm in arms),
+        contrasts=tuple(contrast for _, contrasts in rows for contrast in contrasts),
     )
 
 
@@ -188,13 +165,16 @@ def _claim(findings: Findings) -> str:
 
 def _of_positions(result: Comparison) -> str:
     """What the primary row says."""
-    if result.verdict == "unresolved":
-        return "whether having no positions costs a masked model more than a causal one is not settled by this run"
-    if result.verdict == "equivalent":
-        return "having no positions costs a masked model as much as a causal one"
-    small = ", though by less than would matter" if result.verdict == "differs but trivially" else ""
-    way = "more" if (result.effect or 0.0) > 0 else "less"
-    return f"having no positions costs a masked model {way} than a causal one{small}"
+    return by_verdict(
+        result,
+        unresolved=(
+            "whether having no positions costs a masked model more than a causal one is not settled by this run"
+        ),
+        equivalent="having no positions costs a masked model as much as a causal one",
+        above="having no positions costs a masked model more than a causal one{small}",
+        below="having no positions costs a masked model less than a causal one{small}",
+        small=", though by less than would matter",
+    )
 
 
 QUESTION = Question(
@@ -203,20 +183,19 @@ QUESTION = Question(
     answer="each known result as an effect with its direction, or what could have been seen at this scale",
     falsified_by="A row differs in the other direction than the one in its last column.",
     literature=(
-        "Without positions a causal language model loses little (Haviv et al. 2022, arXiv 2203.16634), while"
-        " attention that sees both sides cannot tell orders apart at all; the row is of the difference alone, and a"
-        " causal model loses here too (`positions` has the cost of each). Embeddings alone over random bodies"
-        " learned modular addition in wide models (Zhong and Andreas 2024, arXiv 2410.04368, abstract); that row"
-        " needs a model that tells sums it was not shown, asked for after a full run with numbers below 31, where it"
-        " had the 865 sums of training by heart and hardly any other; since then numbers are below 97. Without the"
-        " skip connection around attention W_V = W_O = I matched a standard block, with it it was slightly worse (He"
-        " and Hofmann 2023, arXiv 2311.01906; their attention is shaped and their MLPs keep their skip connections,"
-        " ours do neither)."
-        " Sharing W_K and W_V costs less than sharing W_Q and W_K (Kayyam 2026, arXiv 2606.04032, abstract). That"
-        " Adam's lead on SGD comes from rare tokens, that freezing W_Q and W_K costs a language model something, and"
-        " that models with random frozen W_Q and W_K still recall, we know only from notes on papers that we have not"
-        " read; none of their figures is printed. Of what freezing W_Q and W_K costs the direction alone is asked: here"
-        " it is more than in those notes, and `which-matrix` asks it from another start too."
+        "Without positions a causal language model loses little (Haviv et al. 2022, arXiv 2203.16634), while attention"
+        " that sees both sides cannot tell orders apart at all; the row is of the difference alone, and a causal model"
+        " loses here too (`positions` has the cost of each). Embeddings alone over random bodies learned modular"
+        " addition in wide models (Zhong and Andreas 2024, arXiv 2410.04368, abstract); that row needs a model that"
+        " tells sums it was not shown, asked for after a full run with numbers below 31, where it had the 865 sums of"
+        " training by heart and hardly any other; since then numbers are below 97. Without the skip connection around"
+        " attention W_V = W_O = I matched a standard block, with it it was slightly worse (He and Hofmann 2023, arXiv"
+        " 2311.01906; their attention is shaped and their MLPs keep their skip connections, ours do neither). Sharing"
+        " W_K and W_V costs less than sharing W_Q and W_K (Kayyam 2026, arXiv 2606.04032, abstract). That Adam's lead"
+        " on SGD comes from rare tokens, that freezing W_Q and W_K costs a language model something, and that models"
+        " with random frozen W_Q and W_K still recall, we know only from notes on papers that we have not read; none of"
+        " their figures is printed. Of what freezing W_Q and W_K costs the direction alone is asked: here it is more"
+        " than in those notes, and `which-matrix` asks it from another start too."
     ),
     plain=Plain(
         above="As published, having no positions sets a model that sees both sides back further than a causal one.",
@@ -225,68 +204,50 @@ QUESTION = Question(
         equivalent="Having no positions sets a model that sees both sides back as far as a causal one, not further.",
         unresolved="Whether having no positions sets a model that sees both sides back further, this run cannot tell.",
     ),
-    also=(
-        (
-            "embeddings alone add when wide",
-            Plain(
-                above="As published, embeddings alone over a random body add better in a wide model.",
-                below="Embeddings alone over a random body add worse in a wide model, not better.",
-                slightly="Embeddings alone over a random body add almost exactly as well in a wide and a narrow model.",
-                equivalent="Embeddings alone over a random body add no better in a wide model.",
-                unresolved="Whether embeddings alone over a random body add better in a wide model cannot be told.",
-            ),
+    also={
+        "embeddings alone add when wide": Plain(
+            above="As published, embeddings alone over a random body add better in a wide model.",
+            below="Embeddings alone over a random body add worse in a wide model, not better.",
+            slightly="Embeddings alone over a random body add almost exactly as well in a wide and a narrow model.",
+            equivalent="Embeddings alone over a random body add no better in a wide model.",
+            unresolved="Whether embeddings alone over a random body add better in a wide model cannot be told.",
         ),
-        (
-            "QK frozen - causal",
-            Plain(
-                above="As published, freezing W_Q and W_K costs something: {effect} nats a token.",
-                below="Freezing W_Q and W_K does good, not harm: {effect} nats a token.",
-                slightly="Freezing W_Q and W_K costs next to nothing.",
-                equivalent="Freezing W_Q and W_K costs nothing that matters.",
-                unresolved="Whether freezing W_Q and W_K costs something cannot be told.",
-            ),
+        "QK frozen - causal": Plain(
+            above="As published, freezing W_Q and W_K costs something: {effect} nats a token.",
+            below="Freezing W_Q and W_K does good, not harm: {effect} nats a token.",
+            slightly="Freezing W_Q and W_K costs next to nothing.",
+            equivalent="Freezing W_Q and W_K costs nothing that matters.",
+            unresolved="Whether freezing W_Q and W_K costs something cannot be told.",
         ),
-        (
-            "sharing: Q = K - K = V",
-            Plain(
-                above="As published, one matrix for W_Q and W_K costs more than one for W_K and W_V.",
-                below="One matrix for W_Q and W_K costs less than one for W_K and W_V, not more.",
-                slightly="One matrix for W_Q and W_K costs almost exactly as much as one for W_K and W_V.",
-                equivalent="One matrix for W_Q and W_K costs as much as one for W_K and W_V, not more.",
-                unresolved="Whether one matrix for W_Q and W_K costs more than one for W_K and W_V cannot be told.",
-            ),
+        "sharing: Q = K - K = V": Plain(
+            above="As published, one matrix for W_Q and W_K costs more than one for W_K and W_V.",
+            below="One matrix for W_Q and W_K costs less than one for W_K and W_V, not more.",
+            slightly="One matrix for W_Q and W_K costs almost exactly as much as one for W_K and W_V.",
+            equivalent="One matrix for W_Q and W_K costs as much as one for W_K and W_V, not more.",
+            unresolved="Whether one matrix for W_Q and W_K costs more than one for W_K and W_V cannot be told.",
         ),
-        (
-            "SGD stalls on rare tokens",
-            Plain(
-                above="As published, SGD lies further behind AdamW on rare tokens than on common ones.",
-                below="SGD lies less far behind AdamW on rare tokens than on common ones, not further.",
-                slightly="SGD lies almost exactly as far behind AdamW on rare tokens as on common ones.",
-                equivalent="SGD lies as far behind AdamW on rare tokens as on common ones, not further.",
-                unresolved="Whether SGD lies further behind AdamW on rare tokens than on common ones cannot be told.",
-            ),
+        "SGD stalls on rare tokens": Plain(
+            above="As published, SGD lies further behind AdamW on rare tokens than on common ones.",
+            below="SGD lies less far behind AdamW on rare tokens than on common ones, not further.",
+            slightly="SGD lies almost exactly as far behind AdamW on rare tokens as on common ones.",
+            equivalent="SGD lies as far behind AdamW on rare tokens as on common ones, not further.",
+            unresolved="Whether SGD lies further behind AdamW on rare tokens than on common ones cannot be told.",
         ),
-        (
-            "W_V = W_O = I is cheaper without skips",
-            Plain(
-                above="As published, W_V = W_O = I is cheaper without skip connections than with them.",
-                below="W_V = W_O = I is dearer without skip connections than with them, not cheaper.",
-                slightly="W_V = W_O = I costs almost exactly as much without skip connections as with them.",
-                equivalent="W_V = W_O = I costs as much without skip connections as with them, not less.",
-                unresolved="Whether W_V = W_O = I is cheaper without skip connections cannot be told.",
-            ),
+        "W_V = W_O = I is cheaper without skips": Plain(
+            above="As published, W_V = W_O = I is cheaper without skip connections than with them.",
+            below="W_V = W_O = I is dearer without skip connections than with them, not cheaper.",
+            slightly="W_V = W_O = I costs almost exactly as much without skip connections as with them.",
+            equivalent="W_V = W_O = I costs as much without skip connections as with them, not less.",
+            unresolved="Whether W_V = W_O = I is cheaper without skip connections cannot be told.",
         ),
-        (
-            "frozen W_Q and W_K still recall",
-            Plain(
-                above="As published, with W_Q and W_K frozen a model recalls over nine tenths of what it else would.",
-                below="With W_Q and W_K frozen a model recalls less than nine tenths of what it else would.",
-                slightly="With W_Q and W_K frozen a model recalls almost exactly nine tenths of what it else would.",
-                equivalent="With W_Q and W_K frozen a model recalls nine tenths of what it else would.",
-                unresolved="Whether a model with frozen W_Q and W_K still recalls cannot be told.",
-            ),
+        "frozen W_Q and W_K still recall": Plain(
+            above="As published, with W_Q and W_K frozen a model recalls over nine tenths of what it else would.",
+            below="With W_Q and W_K frozen a model recalls less than nine tenths of what it else would.",
+            slightly="With W_Q and W_K frozen a model recalls almost exactly nine tenths of what it else would.",
+            equivalent="With W_Q and W_K frozen a model recalls nine tenths of what it else would.",
+            unresolved="Whether a model with frozen W_Q and W_K still recalls cannot be told.",
         ),
-    ),
+    },
     design=_design,
     claim=_claim,
 )

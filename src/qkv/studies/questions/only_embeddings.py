@@ -5,11 +5,24 @@ keep their random start, which is Glorot's here, so that the body does something
 recall, which no table alone can do, and on addition modulo 97, of which a tenth of all pairs is never shown.
 """
 
-from typing import Any
+import dataclasses
 
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design
+from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Text
+from qkv.studies.question import Ask, Plain, Question, by_verdict, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
+from qkv.studies.vocabulary import (
+    FULL,
+    GLOROT,
+    LEARNS_RECALL,
+    QUICK,
+    RECALLED,
+    Settings,
+    arm,
+    cost,
+    difference,
+    difference_of_costs,
+    level,
+)
 
 __all__ = ["ADDED", "QUESTION", "addition"]
 
@@ -18,7 +31,6 @@ _POINTS = 5.0
 """Of 100 answers."""
 ADDED = Text(stream="modular", settings=(("modulus", 97),))
 """Some 8,500 pairs are shown. Of the 865 that modulus 31 shows a model has all by heart before it finds the rule."""
-_START = (("start", "xavier"),)
 _SETS = {
     "W_E": "W_E",
     "W_E and W_U": "W_E,W_U",
@@ -27,22 +39,16 @@ _SETS = {
 }
 
 
-def _arm(name: str, prefix: str = "", **more: object) -> Arm:
+def _arm(name: str, prefix: str = "", *common: Settings) -> Arm:
     selector = _SETS.get(name)
     what = "everything trained" if selector is None else f"only {selector} trained over a random body"
     changes = () if selector is None else (f"{selector}=only",)
-    return Arm(name=f"{prefix}{name}", what=what, changes=changes, **{"layout": _START, **more})  # type: ignore[arg-type]
-
-
-def _design(ask: Ask) -> Design:
-    return _quick(ask) if ask.quick else _full(ask)
+    return arm(f"{prefix}{name}", what, {"layout": GLOROT}, *common, changes=changes)
 
 
 def _cost(name: str, prefix: str = "", unit: str = "nats per token", expected: str = "above 0") -> Contrast:
-    return cost(
-        f"{prefix}{name} - {prefix}everything", f"cost of training only {name}", f"{prefix}{name}",
-        f"{prefix}everything", MARGIN, unit=unit, expected=expected,
-    )  # fmt: skip
+    some, whole = f"{prefix}{name}", f"{prefix}everything"
+    return cost(f"{some} - {whole}", f"cost of training only {name}", some, whole, MARGIN, unit=unit, expected=expected)
 
 
 _ADDS, _BY_WIDTH = "a wide random body adds", "embeddings alone add when wide"
@@ -51,98 +57,80 @@ _WIDTHS = (256, 16)
 
 def addition(text: str) -> tuple[tuple[Arm, ...], tuple[Contrast, ...]]:
     """Tables trained over random bodies of two widths on the text of that name, which is `ADDED`, and what is asked."""
-    known: dict[str, Any] = {"text": text, "task": "modular", "probes": ("answers",), "lr": 0.02}
+    tables = _SETS["tables"]
 
-    def arm(name: str, width: int) -> Arm:
+    def adding(name: str, width: int) -> Arm:
         sizes = (("d_model", width), ("n_heads", max(1, width // 32)), ("n_ctx", 2), ("batch_size", 256))
-        what = f"addition; only {_SETS['tables']} trained over a random body of width {width}"
-        return Arm(name=name, what=what, changes=(f"{_SETS['tables']}=only",), layout=_START, sizes=sizes, **known)
+        return arm(
+            name, f"addition; only {tables} trained over a random body of width {width}", text=text, task="modular",
+            lr=0.02, layout=GLOROT, changes=(f"{tables}=only",), sizes=sizes, probes=("answers",),
+        )  # fmt: skip
 
-    wide, narrow = (arm(name, width) for name, width in zip(("wide tables", "narrow tables"), _WIDTHS, strict=True))
-    return (wide, narrow), (
-        Contrast(
-            name=_BY_WIDTH,
-            what="held-out sums told rightly by a wide random body, less those by a narrow one",
-            terms=((1.0, wide.name, "answers"), (-1.0, narrow.name, "answers")),
-            margin=_POINTS,
-            unit="points of 100",
-            expected="above 0",
-            needs=_ADDS,
+    names = ("wide tables", "narrow tables")
+    return tuple(map(adding, names, _WIDTHS)), (
+        difference(
+            _BY_WIDTH, "held-out sums told rightly by a wide random body, less those by a narrow one", *names,
+            "answers", _POINTS, unit="points of 100", expected="above 0", needs=_ADDS,
         ),
-        Contrast(
-            name=_ADDS,
-            what="held-out sums told rightly by a wide random body (1.0 of 100 by chance)",
-            terms=((1.0, wide.name, "answers"),),
-            margin=_POINTS,
-            unit="points of 100",
-            expected="far above 0, or there is nothing to compare",
+        level(
+            _ADDS, "held-out sums told rightly by a wide random body (1.0 of 100 by chance)", names[0], "answers",
+            _POINTS, unit="points of 100", expected="far above 0, or there is nothing to compare",
         ),
-    )
+    )  # fmt: skip
 
 
 def _quick(ask: Ask) -> Design:
-    arms = tuple(_arm(name) for name in ("everything", "tables and norms", "W_E and W_U", "W_E"))
+    names = ("tables and norms", "W_E and W_U", "W_E")
     return make_design(
         ask,
         study="only-embeddings",
-        texts={"text": Text()},
-        scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384),
-        grid=Grid(),
-        arms=arms,
-        contrasts=tuple(_cost(arm.name) for arm in arms[1:]),
-        replicates=6,
+        scale=dataclasses.replace(QUICK, val_tokens=16_384, evaluations=4),
+        arms=tuple(map(_arm, ("everything", *names))),
+        contrasts=tuple(map(_cost, names)),
     )
 
 
 def _full(ask: Ask) -> Design:
-    names = ("everything", *_SETS)
-    wide = (("d_model", 128), ("n_heads", 4))
+    wide: Pairs = (("d_model", 128), ("n_heads", 4))
     pair = ("everything", "tables and norms")
     adding, sums = addition("addition")
     return make_design(
         ask,
         study="only-embeddings",
         texts={"text": Text(), "recall": RECALLED, "addition": ADDED},
-        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
-        grid=Grid(),
+        scale=FULL,
         arms=(
-            *(_arm(name) for name in names),
-            *(_arm(name, "wide ", sizes=wide) for name in pair),
-            *(_arm(name, "recall ", **LEARNS_RECALL) for name in pair),
+            *map(_arm, ("everything", *_SETS)),
+            *(_arm(name, "wide ", {"sizes": wide}) for name in pair),
+            *(_arm(name, "recall ", LEARNS_RECALL) for name in pair),
             *adding,
         ),
         contrasts=(
             _cost("tables and norms"),
-            *(_cost(name) for name in ("W_E", "W_E and W_U", "tables")),
+            *map(_cost, ("W_E", "W_E and W_U", "tables")),
             _cost("tables and norms", "wide ", expected="below that of d_model 64"),
             _cost("tables and norms", "recall ", unit="nats per answer"),
-            Contrast(
-                name="cost at d_model 64, less that at 128",
-                what="cost of training only tables and norms at d_model 64, less that at 128",
-                terms=(
-                    (1.0, "tables and norms", "loss"), (-1.0, "everything", "loss"),
-                    (-1.0, "wide tables and norms", "loss"), (1.0, "wide everything", "loss"),
-                ),
-                margin=MARGIN,
+            difference_of_costs(
+                "cost at d_model 64, less that at 128",
+                "cost of training only tables and norms at d_model 64, less that at 128",
+                ("tables and norms", "everything"), ("wide tables and norms", "wide everything"), MARGIN,
                 expected="above 0",
             ),
             *sums,
         ),
-        replicates=8,
     )  # fmt: skip
 
 
 def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    what = f"training only the tables and norms over a random frozen body{_sums(findings)}"
-    if verdict == "unresolved":
-        return f"What {what} costs is not settled by this run; the loss changes by"
-    if verdict == "equivalent":
-        return f"Nothing that matters is lost by {what}; the loss changes by"
-    small = ", less than would matter" if verdict == "differs but trivially" else ""
-    if effect < 0:
-        return f"A model learns by {what}, and better than with everything trained{small}, so that the loss changes by"
-    return f"A model learns by {what}, but not as well{small}, which costs"
+    return by_verdict(
+        findings.primary.result,
+        unresolved="What {what} costs is not settled by this run; the loss changes by",
+        equivalent="Nothing that matters is lost by {what}; the loss changes by",
+        above="A model learns by {what}, but not as well{small}, which costs",
+        below="A model learns by {what}, and better than with everything trained{small}, so that the loss changes by",
+        small=", less than would matter",
+        what=f"training only the tables and norms over a random frozen body{_sums(findings)}",
+    )
 
 
 def _sums(findings: Findings) -> str:
@@ -189,18 +177,15 @@ QUESTION = Question(
             " cannot tell."
         ),
     ),
-    also=(
-        (
-            "W_E - everything",
-            Plain(
-                above="With W_E alone trained it ends {effect} nats a token worse.",
-                below="With W_E alone trained it does even better than with everything trained.",
-                slightly="With W_E alone trained it does almost exactly as well as with everything trained.",
-                equivalent="With W_E alone trained it does as well as with everything trained.",
-                unresolved="What is lost with W_E alone trained, this run cannot tell.",
-            ),
+    also={
+        "W_E - everything": Plain(
+            above="With W_E alone trained it ends {effect} nats a token worse.",
+            below="With W_E alone trained it does even better than with everything trained.",
+            slightly="With W_E alone trained it does almost exactly as well as with everything trained.",
+            equivalent="With W_E alone trained it does as well as with everything trained.",
+            unresolved="What is lost with W_E alone trained, this run cannot tell.",
         ),
-    ),
-    design=_design,
+    },
+    design=quick_or_full(_quick, _full),
     claim=_claim,
 )

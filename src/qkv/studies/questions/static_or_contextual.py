@@ -18,18 +18,28 @@ property of what the model does.
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from qkv.data.vectors import read_vectors
 from qkv.folder.run_folder import sha256_of
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.probes.analogies import FEWEST_ASKED, FEWEST_WORDS, N_QUESTIONS, grouped, n_askable
 from qkv.studies.probes.contextual import MOST_TOKENS
-from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design, of_learned
+from qkv.studies.question import Ask, Claim, Plain, Question, make_design
 from qkv.studies.synthetic.streams import given
 from qkv.studies.verdict.judging import Findings, is_there
+from qkv.studies.vocabulary import (
+    ANSWERS,
+    AT_START,
+    FULL,
+    LEARNS_MASKED,
+    QUICK,
+    Settings,
+    arm,
+    level,
+    of_learned,
+)
 
 __all__ = ["QUESTION"]
 
@@ -37,28 +47,26 @@ MARGIN = 0.05
 """Of a cosine."""
 _COSINE, _RANKS, _SHARE, _POINTS = "cosine", "rank correlation", "of all", "points of accuracy"
 _MARGINS = {_COSINE: MARGIN, _RANKS: 0.1, _SHARE: 0.05, _POINTS: 5.0}
-_UNTRAINED, _TRAINED = ("contextual",), ("contextual", "change of basis", "analogies", "triplets")
+_STILL: Settings = {**AT_START, "probes": ("contextual",)}
+_TRAINED = ("contextual", "change of basis", "analogies", "triplets")
 
 
 def _arms(steps: int) -> tuple[Arm, ...]:
-    still: dict[str, Any] = {"trainer": "none", "tune": "none", "probes": _UNTRAINED}
     return (
-        Arm(name="causal", what="predicts the next word", probes=_TRAINED),
-        Arm(name="masked", what="predicts hidden words, in three times the steps: as many answers", task="masked",
-            lr=0.003, sizes=(("steps", ANSWERS * steps),), **LEARNS_MASKED,
-            probes=("contextual", "analogies", "learned")),
-        Arm(name="untrained", what="the causal model at its start", **still),
-        Arm(name="untrained masked", what="the masked model at its start", task="masked", **LEARNS_MASKED, **still),
+        arm("causal", "predicts the next word", probes=_TRAINED),
+        arm("masked", "predicts hidden words, in three times the steps: as many answers", LEARNS_MASKED, task="masked",
+            lr=0.003, sizes=(("steps", ANSWERS * steps),), probes=("contextual", "analogies", "learned")),
+        arm("untrained", "the causal model at its start", _STILL),
+        arm("untrained masked", "the masked model at its start", LEARNS_MASKED, _STILL, task="masked"),
     )  # fmt: skip
 
 
 def _classify(steps: int, vocab: int) -> tuple[dict[str, Text], Arm]:
     """The objective of telling classes apart, where the source has labels."""
-    arm = Arm(
-        name="classify", what="tells the classes of texts apart", text="labelled", task="classify", lr=0.003,
+    return {"labelled": Text(stream="labelled", tokenizer="word", vocab=vocab)}, arm(
+        "classify", "tells the classes of texts apart", text="labelled", task="classify", lr=0.003,
         sizes=(("batch_size", 64), ("steps", steps)), probes=("contextual", "learned"),
     )  # fmt: skip
-    return {"labelled": Text(stream="labelled", tokenizer="word", vocab=vocab)}, arm
 
 
 _PUBLISHED = "published vectors"
@@ -71,11 +79,11 @@ def _published(ask: Ask, text: Text) -> tuple[dict[str, Text], tuple[Arm, ...]]:
     path = Path(given(ask.source).vectors)
     if not ask.named:
         read_vectors(path)  # what is wrong with it is said before anything is made
-    arm = Arm(
-        name=_PUBLISHED, what=f"no model: word vectors{path.name and f' of {path.name}'}", text="beside",
-        trainer="none", tune="none", probes=("published",),
-    )  # fmt: skip
-    return {"beside": dataclasses.replace(text, settings=(("vectors", ask.vectors or sha256_of(path)),))}, (arm,)
+    what = f"no model: word vectors{path.name and f' of {path.name}'}"
+    settings = (("vectors", ask.vectors or sha256_of(path)),)
+    return {"beside": dataclasses.replace(text, settings=settings)}, (
+        arm(_PUBLISHED, what, AT_START, text="beside", probes=("published",)),
+    )
 
 
 def _measured(
@@ -131,31 +139,32 @@ def _contextuality(last: int, labelled: bool) -> tuple[Contrast, ...]:
     )  # fmt: skip
 
 
-def _static(last: int) -> tuple[Contrast, ...]:
+def _static(arm: str, last: int) -> tuple[Contrast, ...]:
     """Bridges from contextual vectors to static ones."""
-    near = "nearest words by contextual means that are so by W_E, beyond chance, after the last layer"
-    found = []
-    for arm in ("causal", "masked"):
-        found += [
-            _measured(f"neighbours at the top ({arm})", near, _SHARE, (1.0, arm, f"neighbours {last}")),
-            _measured(
-                f"mean ~ W_E ({arm})", "agreement of likenesses: mean vectors after the last layer and W_E", _RANKS,
-                (1.0, arm, f"mean ~ W_E {last}"), expected="above 0",
-            ),
-            _measured(
-                f"first component - mean ({arm})", "the same of first principal components, less that of means", _RANKS,
-                (1.0, arm, f"first ~ W_E {last}"), (-1.0, arm, f"mean ~ W_E {last}"),
-            ),
-            _measured(
-                f"W_E ~ counts ({arm})", "agreement of likenesses: W_E and rows of mutual information", _RANKS,
-                (1.0, arm, "W_E ~ counts"), expected="above 0",
-            ),
-            _measured(
-                f"mean ~ counts - W_E ~ counts ({arm})", "agreement with counts: mean vectors less rows of W_E", _RANKS,
-                (1.0, arm, f"mean ~ counts {last}"), (-1.0, arm, "W_E ~ counts"),
-            ),
-        ]  # fmt: skip
-    return tuple(found)
+    mean, counts = (1.0, arm, f"mean ~ W_E {last}"), (1.0, arm, "W_E ~ counts")
+    return (
+        _measured(
+            f"neighbours at the top ({arm})",
+            "nearest words by contextual means that are so by W_E, beyond chance, after the last layer", _SHARE,
+            (1.0, arm, f"neighbours {last}"),
+        ),
+        _measured(
+            f"mean ~ W_E ({arm})", "agreement of likenesses: mean vectors after the last layer and W_E", _RANKS, mean,
+            expected="above 0",
+        ),
+        _measured(
+            f"first component - mean ({arm})", "the same of first principal components, less that of means", _RANKS,
+            (1.0, arm, f"first ~ W_E {last}"), (-1.0, *mean[1:]),
+        ),
+        _measured(
+            f"W_E ~ counts ({arm})", "agreement of likenesses: W_E and rows of mutual information", _RANKS, counts,
+            expected="above 0",
+        ),
+        _measured(
+            f"mean ~ counts - W_E ~ counts ({arm})", "agreement with counts: mean vectors less rows of W_E", _RANKS,
+            (1.0, arm, f"mean ~ counts {last}"), (-1.0, *counts[1:]),
+        ),
+    )  # fmt: skip
 
 
 def _warning() -> tuple[Contrast, ...]:
@@ -166,9 +175,9 @@ def _warning() -> tuple[Contrast, ...]:
             " exchanged for a pair with the same scores", _RANKS, (1.0, "causal", "q ~ q"),
             expected="1 if likeness in q meant anything",
         ),
-        Contrast(
-            name="scores in another basis (causal)", what="largest change of a score by that exchange", margin=1e-6,
-            terms=((1.0, "causal", "scores moved"),), unit="spreads", expected="0 up to rounding", constant=True,
+        level(
+            "scores in another basis (causal)", "largest change of a score by that exchange", "causal", "scores moved",
+            1e-6, unit="spreads", expected="0 up to rounding", constant=True,
         ),
     )  # fmt: skip
 
@@ -256,21 +265,15 @@ def _enough(ask: Ask, text: Text) -> bool:
 def _design(ask: Ask) -> Design:
     quick, labelled = ask.quick, ask.has_labels()
     vocab = 1000 if quick else 2000
-    scale = (
-        Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2)
-        if quick
-        else Scale(d_model=64, n_layers=4, n_heads=2, n_ctx=64, batch_size=16, steps=600, val_tokens=32_768)
-    )
+    scale = QUICK if quick else dataclasses.replace(FULL, n_layers=4, steps=600)
     texts, arms = {"text": Text(tokenizer="word", vocab=vocab)}, _arms(scale.steps)
     if labelled:
         more, classify = _classify(200 if quick else 600, vocab)
         texts, arms = texts | more, (*arms, classify)
     more, published = _published(ask, texts["text"])
-    texts, arms = texts | more, (*arms, *published)
-    last = scale.n_layers
     contrasts = (
-        *_contextuality(last, labelled),
-        *_static(last),
+        *_contextuality(scale.n_layers, labelled),
+        *(contrast for arm in ("causal", "masked") for contrast in _static(arm, scale.n_layers)),
         *_warning(),
         *_analogies(ask, texts["text"]),
         *_triplets(ask, texts["text"]),
@@ -278,28 +281,16 @@ def _design(ask: Ask) -> Design:
     return make_design(
         ask,
         study="static-or-contextual",
-        texts=texts,
+        texts=texts | more,
         scale=scale,
-        grid=Grid(),
-        arms=arms,
+        arms=(*arms, *published),
         contrasts=of_learned(contrasts, _ASKED_FIRST if labelled else _ASKED_FIRST[:1]),
-        replicates=6 if quick else 8,
     )
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+def _beside(findings: Findings) -> str:
     beside = "; ".join(filter(None, (_like_the_table(findings), _control(findings))))
-    more = f"{beside and f' ({beside})'}{_unasked(findings)}{_unlearned(findings)}"
-    ends = "their mean cosine, less that of different words, changes by"
-    what = "vectors of one word in different contexts"
-    if verdict == "unresolved":
-        return f"Whether layers make {what} less alike is not settled by this run{more}; from bottom to top {ends}"
-    if verdict == "equivalent":
-        return f"From the bottom to the top of a causal model {what} stay as alike as they were{more}: {ends}"
-    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
-    way = "more" if effect > 0 else "less"
-    return f"In a causal model {what} are {way} alike after the last layer than before the first{small}{more}: {ends}"
+    return f"{beside and f' ({beside})'}{_unasked(findings)}{_unlearned(findings)}"
 
 
 def _like_the_table(findings: Findings) -> str:
@@ -398,48 +389,41 @@ QUESTION = Question(
             " they become less alike through the layers, what different words share taken off, this run cannot tell."
         ),
     ),
-    also=(
-        (
-            _by_analogy("W_E"),
-            _beyond_neighbour("rows of W_E", "analogies (king - man + woman)", "the nearest neighbour of king"),
+    also={
+        _by_analogy("W_E"): _beyond_neighbour(
+            "rows of W_E", "analogies (king - man + woman)", "the nearest neighbour of king"
         ),
-        (_by_analogy("mean"), _beyond_neighbour("mean contextual vectors", "they", "that neighbour")),
-        (
-            f"{_KIND}: x (causal)",
-            Plain(
-                above=(
-                    "By rows of W_E words are nearer to those of their kind (king to queen) than to others (dog): of a"
-                    " hundred such triplets {effect} more than by chance come out so."
-                ),
-                below=(
-                    "By rows of W_E words are farther from those of their kind (king from queen) than from others"
-                    " (dog): of a hundred such triplets {effect} fewer than by chance come out right."
-                ),
-                slightly="By rows of W_E words are hardly nearer to one of their kind (king to queen) than to others.",
-                equivalent="By rows of W_E words are no nearer to one of their kind (king to queen) than to others.",
-                unresolved=(
-                    "Whether by rows of W_E words are nearer to one of their kind (king to queen) than to others, this"
-                    " run cannot tell."
-                ),
+        _by_analogy("mean"): _beyond_neighbour("mean contextual vectors", "they", "that neighbour"),
+        f"{_KIND}: x (causal)": Plain(
+            above=(
+                "By rows of W_E words are nearer to those of their kind (king to queen) than to others (dog): of a"
+                " hundred such triplets {effect} more than by chance come out so."
+            ),
+            below=(
+                "By rows of W_E words are farther from those of their kind (king from queen) than from others"
+                " (dog): of a hundred such triplets {effect} fewer than by chance come out right."
+            ),
+            slightly="By rows of W_E words are hardly nearer to one of their kind (king to queen) than to others.",
+            equivalent="By rows of W_E words are no nearer to one of their kind (king to queen) than to others.",
+            unresolved=(
+                "Whether by rows of W_E words are nearer to one of their kind (king to queen) than to others, this"
+                " run cannot tell."
             ),
         ),
-        (
-            f"{_KIND}: {_OTHER} - q (causal)",
-            Plain(
-                above=(
-                    "Queries written in another basis, where every score stays what it is, have {effect} of a hundred"
-                    " such triplets more right."
-                ),
-                below=(
-                    "Queries written in another basis, where every score stays what it is, have {effect} of a hundred"
-                    " such triplets fewer right: what is alike in q is no matter of what a model does."
-                ),
-                slightly="Queries written in another basis have almost exactly as many such triplets right.",
-                equivalent="Queries written in another basis have as many such triplets right.",
-                unresolved="Whether queries in another basis have fewer such triplets right, this run cannot tell.",
+        f"{_KIND}: {_OTHER} - q (causal)": Plain(
+            above=(
+                "Queries written in another basis, where every score stays what it is, have {effect} of a hundred"
+                " such triplets more right."
             ),
+            below=(
+                "Queries written in another basis, where every score stays what it is, have {effect} of a hundred"
+                " such triplets fewer right: what is alike in q is no matter of what a model does."
+            ),
+            slightly="Queries written in another basis have almost exactly as many such triplets right.",
+            equivalent="Queries written in another basis have as many such triplets right.",
+            unresolved="Whether queries in another basis have fewer such triplets right, this run cannot tell.",
         ),
-    ),
+    },
     heard=(
         "That *king* - *man* + *woman* is *queen*, of Transformers too. It was shown of static vectors. A contextual"
         " model has as many vectors of *king* as there are sentences with it, so which one is meant has to be said;"
@@ -447,5 +431,25 @@ QUESTION = Question(
         " ([proof](proofs.md))."
     ),
     design=_design,
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            "Whether layers make vectors of one word in different contexts less alike is not settled by this run"
+            "{beside}; from bottom to top {ends}"
+        ),
+        equivalent=(
+            "From the bottom to the top of a causal model vectors of one word in different contexts stay as alike as"
+            " they were{beside}: {ends}"
+        ),
+        above=(
+            "In a causal model vectors of one word in different contexts are more alike after the last layer than"
+            " before the first{small}{beside}: {ends}"
+        ),
+        below=(
+            "In a causal model vectors of one word in different contexts are less alike after the last layer than"
+            " before the first{small}{beside}: {ends}"
+        ),
+        ends="their mean cosine, less that of different words, changes by",
+        small=", though by less than would matter",
+        beside=_beside,
+    ),
 )

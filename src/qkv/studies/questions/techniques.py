@@ -9,22 +9,22 @@ that are known to matter once more at 10 M, at the rates of their small ones.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Scale
+from qkv.studies.question import Ask, Claim, Plain, Question, make_design
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.studies.vocabulary import QUICK, Settings, arm, cost
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 
 MARGIN = 0.02
 """Nats per token: about a tenth of what separates good from poor recipes of one size."""
-_ALL: Mapping[str, Any] = {
+_ALL: Mapping[str, object] = {
     "positions": "rotary", "norm": "rms", "norm_eps": 1e-6, "mlp": "relu2", "qk_norm": True, "tied": False,
     "start": "zero_out",
 }  # fmt: skip
-_LEFT_OUT: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+_LEFT_OUT: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "GELU": ("GELU instead of squared ReLU", {"mlp": "gelu"}),
     "no QK-norm": ("q and k as they come", {"qk_norm": False}),
     "learned positions": ("learned positions instead of rotary ones", {"positions": "learned"}),
@@ -35,76 +35,47 @@ _LEFT_OUT: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """Arm -> what is done instead, and the fields of the layout for it."""
 _BIG = "10 M: "
 _BIG_ONES = ("all", "AdamW", "GELU", "no QK-norm", "learned positions", "textbook")
+_MUON: Settings = {"optimizer": "muon", "lr": 0.02}
 
 
-def _arms() -> tuple[Arm, ...]:
-    muon: dict[str, Any] = {"optimizer": "muon", "lr": 0.02}
-    arms = [Arm(name="all", what="all techniques together", layout=_layout(), **muon)]
-    arms += [Arm(name="AdamW", what="AdamW instead of Muon", layout=_layout(), lr=0.01)]
-    arms += [Arm(name=name, what=what, layout=_layout(**less), **muon) for name, (what, less) in _LEFT_OUT.items()]
-    arms += [Arm(name="textbook", what="none of them: the textbook's layout and start, AdamW", lr=0.01)]
-    return tuple(arms)
-
-
-def _layout(**less: Any) -> tuple[tuple[str, Any], ...]:
+def _layout(less: Mapping[str, object]) -> Pairs:
     return tuple({**_ALL, **less}.items())
 
 
-def _big(arm: Arm) -> Arm:
+_ARMS = (
+    arm("all", "all techniques together", _MUON, layout=_layout({})),
+    arm("AdamW", "AdamW instead of Muon", layout=_layout({}), lr=0.01),
+    *(arm(name, what, _MUON, layout=_layout(less)) for name, (what, less) in _LEFT_OUT.items()),
+    arm("textbook", "none of them: the textbook's layout and start, AdamW", lr=0.01),
+)
+
+
+def _big(small: Arm) -> Arm:
     sizes = (("d_model", 384), ("n_layers", 6), ("n_heads", 6))
     return dataclasses.replace(
-        arm, name=f"{_BIG}{arm.name}", what=f"{arm.what}, 10 M parameters", tune=arm.name, sizes=sizes
+        small, name=f"{_BIG}{small.name}", what=f"{small.what}, 10 M parameters", tune=small.name, sizes=sizes
     )
 
 
-def _contrasts(arms: tuple[Arm, ...]) -> tuple[Contrast, ...]:
-    """What leaving each out costs; of large arms beside the large whole."""
-    order = sorted((arm for arm in arms if not arm.name.endswith("all")), key=lambda arm: arm.name != "AdamW")
-    return tuple(
-        cost(
-            f"{arm.name} - {_whole(arm)}", arm.what, arm.name, _whole(arm), MARGIN,
-            expected="above 0" if arm.name.removeprefix(_BIG) in ("AdamW", "textbook") else "not below 0",
-        )
-        for arm in order
-    )  # fmt: skip
-
-
-def _whole(arm: Arm) -> str:
-    return f"{_BIG}all" if arm.name.startswith(_BIG) else "all"
+def _left_out(one: Arm) -> Contrast:
+    """What leaving one out costs; of large arms beside the large whole."""
+    whole = f"{_BIG}all" if one.name.startswith(_BIG) else "all"
+    expected = "above 0" if one.name.removeprefix(_BIG) in ("AdamW", "textbook") else "not below 0"
+    return cost(f"{one.name} - {whole}", one.what, one.name, whole, MARGIN, expected=expected)
 
 
 def _design(ask: Ask) -> Design:
-    arms = _arms()
-    if not ask.quick:
-        arms += tuple(_big(arm) for arm in arms if arm.name in _BIG_ONES)
+    arms = _ARMS if ask.quick else (*_ARMS, *(_big(small) for small in _ARMS if small.name in _BIG_ONES))
+    order = sorted((one for one in arms if not one.name.endswith("all")), key=lambda one: one.name != "AdamW")
+    full = Scale(d_model=128, n_layers=4, n_heads=4, n_ctx=128, batch_size=8, steps=300, val_tokens=32_768)
     return make_design(
         ask,
         study="techniques",
-        texts={"text": Text()},
-        scale=Scale(
-            d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
-        )
-        if ask.quick
-        else Scale(d_model=128, n_layers=4, n_heads=4, n_ctx=128, batch_size=8, steps=300, val_tokens=32_768),
-        grid=Grid(),
+        scale=QUICK if ask.quick else full,
         arms=arms,
-        contrasts=_contrasts(arms),
+        contrasts=tuple(map(_left_out, order)),
         replicates=6,
     )
-
-
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = _together(findings)
-    ends = "with AdamW in its place the loss changes by"
-    if verdict == "unresolved":
-        return f"Whether Muon is worth anything is not settled by this run{more}; {ends}"
-    if verdict == "equivalent":
-        return f"AdamW does as well as Muon where each has a rate of its own{more}: {ends}"
-    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
-    if effect < 0:
-        return f"AdamW does better than Muon{small}{more}: {ends}"
-    return f"Muon makes a better model in as many updates{small}{more}: {ends}"
 
 
 def _together(findings: Findings) -> str:
@@ -158,16 +129,24 @@ QUESTION = Question(
         equivalent="Models trained by Muon and by AdamW are as good after as many updates, each at its own best rate.",
         unresolved="Whether Muon makes a better model than AdamW after as many updates, this run cannot tell.",
     ),
-    also=(
-        ("learned positions - all", _with("learned positions instead of rotary ones")),
-        ("tied - all", _with("one matrix as W_E and W_U instead of two")),
-        ("small start - all", _with("every matrix started small instead of some at zero")),
-    ),
+    also={
+        "learned positions - all": _with("learned positions instead of rotary ones"),
+        "tied - all": _with("one matrix as W_E and W_U instead of two"),
+        "small start - all": _with("every matrix started small instead of some at zero"),
+    },
     heard=(
         "A new technique, one seed, and a baseline whose learning rate nobody tuned again. Here every small arm has a"
         " rate of its own in every replicate, and what is left of each technique then stands in the table; large arms"
         " take over the rates of the small ones, which may not be their best."
     ),
     design=_design,
-    claim=_claim,
+    claim=Claim(
+        unresolved="Whether Muon is worth anything is not settled by this run{beside}; {ends}",
+        equivalent="AdamW does as well as Muon where each has a rate of its own{beside}: {ends}",
+        above="Muon makes a better model in as many updates{small}{beside}: {ends}",
+        below="AdamW does better than Muon{small}{beside}: {ends}",
+        ends="with AdamW in its place the loss changes by",
+        small=", though by less than would matter",
+        beside=_together,
+    ),
 )

@@ -11,12 +11,22 @@ asked fewer tokens a step, so it gets more steps; positions are rotary and the s
 W_E, where it learns in the time of a study.
 """
 
-from typing import Any
+import dataclasses
 
 from qkv.inspection.discriminant import MOST_CLASSES
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import ANSWERS, IN_DEMO, LEARNS_MASKED, Ask, Plain, Question, make_design
+from qkv.studies.engine.design import Arm, Contrast, Design, Text
+from qkv.studies.question import Ask, Claim, Plain, Question, make_design
 from qkv.studies.verdict.judging import Findings
+from qkv.studies.vocabulary import (
+    ANSWERS,
+    AT_START,
+    FULL,
+    IN_DEMO,
+    LEARNS_MASKED,
+    MASKED_LAYOUT,
+    QUICK,
+    arm,
+)
 
 __all__ = ["QUESTION"]
 
@@ -29,61 +39,55 @@ _POINTS, _NATS = "points of accuracy", "nats per token"
 
 
 def _arms(steps: int) -> tuple[Arm, ...]:
-    still: dict[str, Any] = {"trainer": "none", "tune": "none", **LEARNS_MASKED}
     return (
-        Arm(name="causal", what=f"predicts the next token; {_BODY}", **LEARNS_MASKED, probes=_PROBES),
-        Arm(name="masked", what="predicts hidden tokens, in three times the steps: as many answers", task="masked",
-            sizes=(("steps", ANSWERS * steps),), **LEARNS_MASKED, probes=_HIDDEN),
-        Arm(name="skipless", what="predicts the next token without skip connections: the control that loses identity",
-            **{**LEARNS_MASKED, "layout": (*LEARNS_MASKED["layout"], ("skip", False))}, probes=_PROBES),
-        Arm(name="untrained", what="the causal model at its start", probes=_PROBES, **still),
-        Arm(name="untrained masked", what="the masked model at its start", task="masked", probes=_HIDDEN, **still),
+        arm("causal", f"predicts the next token; {_BODY}", LEARNS_MASKED, probes=_PROBES),
+        arm("masked", "predicts hidden tokens, in three times the steps: as many answers", LEARNS_MASKED,
+            task="masked", sizes=(("steps", ANSWERS * steps),), probes=_HIDDEN),
+        arm("skipless", "predicts the next token without skip connections: the control that loses identity",
+            LEARNS_MASKED, layout=(*MASKED_LAYOUT, ("skip", False)), probes=_PROBES),
+        arm("untrained", "the causal model at its start", LEARNS_MASKED, AT_START, probes=_PROBES),
+        arm("untrained masked", "the masked model at its start", LEARNS_MASKED, AT_START, task="masked",
+            probes=_HIDDEN),
     )  # fmt: skip
 
 
 def _classify(steps: int) -> tuple[dict[str, Text], Arm]:
     """The objective of telling classes apart, where the source has labels."""
-    arm = Arm(
-        name="classify", what="tells the classes of texts apart", text="labelled", task="classify", lr=0.003,
-        sizes=(("batch_size", 64), ("steps", steps)), **LEARNS_MASKED, probes=_PROBES,
+    return {"labelled": Text(stream="labelled", tokenizer="word")}, arm(
+        "classify", "tells the classes of texts apart", LEARNS_MASKED, text="labelled", task="classify", lr=0.003,
+        sizes=(("batch_size", 64), ("steps", steps)), probes=_PROBES,
     )  # fmt: skip
-    return {"labelled": Text(stream="labelled", tokenizer="word")}, arm
+
+
+def _within(
+    arm: str, name: str, what: str, some: str, other: str, margin: float, unit: str, expected: str = ""
+) -> Contrast:
+    """What one arm measured in one place, less what it did in another."""
+    terms = ((1.0, arm, some), (-1.0, arm, other))
+    return Contrast(
+        name=f"{name} ({arm})", what=what, terms=terms, margin=margin, unit=unit, expected=expected
+    )  # fmt: skip
 
 
 def _change(arm: str, after: int, before: int = 0, *, hidden: bool = False, expected: str = "") -> Contrast:
     """Nats that a probe reads after one layer, less those after another."""
     where, which = ("hidden information", "hidden ") if hidden else ("information", "")
-    return Contrast(
-        name=f"{where} {after} - {before} ({arm})",
-        what=f"nats that a probe reads of the {which}token at layer {after}, less those at layer {before}",
-        terms=((1.0, arm, f"{where} {after}"), (-1.0, arm, f"{where} {before}")),
-        margin=MARGIN_NATS,
-        unit=_NATS,
-        expected=expected,
-    )
+    what = f"nats that a probe reads of the {which}token at layer {after}, less those at layer {before}"
+    some, other = f"{where} {after}", f"{where} {before}"
+    return _within(arm, f"{where} {after} - {before}", what, some, other, MARGIN_NATS, _NATS, expected)
 
 
 def _named(arm: str, after: int, expected: str = "") -> Contrast:
-    return Contrast(
-        name=f"named at layer {after} ({arm})",
-        what=f"frequent tokens that a probe names at layer {after}, less those that it names without looking",
-        terms=((1.0, arm, f"identity {after}"), (-1.0, arm, f"chance {after}")),
-        margin=MARGIN,
-        unit=_POINTS,
-        expected=expected,
-    )
+    what = f"frequent tokens that a probe names at layer {after}, less those that it names without looking"
+    some, other = f"identity {after}", f"chance {after}"
+    return _within(arm, f"named at layer {after}", what, some, other, MARGIN, _POINTS, expected)
 
 
 def _fall(arm: str, after: int, expected: str, quantity: str = "identity") -> Contrast:
     how = "frequent tokens that a probe" if quantity == "identity" else "tokens that the nearest row of W_E"
-    return Contrast(
-        name=f"{quantity} {after} - 0 ({arm})",
-        what=f"{how} names at layer {after}, less those at layer 0",
-        terms=((1.0, arm, f"{quantity} {after}"), (-1.0, arm, f"{quantity} 0")),
-        margin=MARGIN,
-        unit=_POINTS,
-        expected=expected,
-    )
+    what = f"{how} names at layer {after}, less those at layer 0"
+    some, other = f"{quantity} {after}", f"{quantity} 0"
+    return _within(arm, f"{quantity} {after} - 0", what, some, other, MARGIN, _POINTS, expected)
 
 
 def _beside(arm: str, other: str, layer: int, expected: str = "") -> Contrast:
@@ -128,51 +132,24 @@ def _contrasts(last: int, labelled: bool) -> tuple[Contrast, ...]:
 
 
 def _design(ask: Ask) -> Design:
-    quick, labelled = ask.quick, ask.has_labels()
-    scale = (
-        Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2)
-        if quick
-        else Scale(d_model=64, n_layers=4, n_heads=2, n_ctx=64, batch_size=16, steps=700, val_tokens=32_768)
-    )
+    labelled = ask.has_labels()
+    scale = QUICK if ask.quick else dataclasses.replace(FULL, n_layers=4, steps=700)
     texts, arms = {"text": Text(tokenizer="bpe", vocab=512)}, _arms(scale.steps)
     if labelled:
-        more, classify = _classify(200 if quick else 600)
+        more, classify = _classify(200 if ask.quick else 600)
         texts, arms = texts | more, (*arms[:2], classify, *arms[2:])
     return make_design(
         ask,
         study="token-identity",
         texts=texts,
         scale=scale,
-        grid=Grid(),
         arms=arms,
         contrasts=_contrasts(scale.n_layers, labelled),
-        replicates=6 if quick else 8,
     )
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = f" ({_beyond_chance(findings)}{_by_nearest(findings)}{_of_masked(findings)})"
-    if verdict == "unresolved":
-        return (
-            "Whether a frequent token's identity is lost after the first layer of a causal model is not settled by this"
-            f" run{more}; the tokens that a linear probe names change from layer 0 to layer 1 by"
-        )
-    if verdict == "equivalent":
-        return (
-            f"A frequent token's identity is not lost after the first layer of a causal model{more}: the tokens that"
-            " a linear probe names change from layer 0 to layer 1 by"
-        )
-    small = ", less than would matter" if verdict == "differs but trivially" else ""
-    if effect > 0:
-        return (
-            f"After the first layer of a causal model a frequent token is easier to name than before it{small}{more}:"
-            " the tokens that a linear probe names change by"
-        )
-    return (
-        f"Some of a frequent token's identity is harder to name after the first layer of a causal model{small}{more}:"
-        " the tokens that a linear probe names change by"
-    )
+def _other_readers(findings: Findings) -> str:
+    return f" ({_beyond_chance(findings)}{_by_nearest(findings)}{_of_masked(findings)})"
 
 
 def _beyond_chance(findings: Findings) -> str:
@@ -200,41 +177,32 @@ def _of_masked(findings: Findings) -> str:
     return f"of a masked one it names {abs(result.effect):.3g} in 100 {way} after the first layer than before"
 
 
-_ALSO = (
-    (
-        "nearest 1 - 0 (causal)",
-        Plain(
-            above="The nearest row of the table of embeddings names more tokens there than before it.",
-            below=(
-                "But from small rows of the table of embeddings, as in this recipe, what stands there is near to other"
-                " rows: the nearest of them names {effect} tokens of 100 fewer than before that layer."
-            ),
-            slightly="The nearest row of the table of embeddings names almost exactly as many there as before it.",
-            equivalent="The nearest row of the table of embeddings names as many tokens there as before it.",
-            unresolved="Whether the nearest row of the table of embeddings names fewer there, this run cannot tell.",
+_ALSO = {
+    "nearest 1 - 0 (causal)": Plain(
+        above="The nearest row of the table of embeddings names more tokens there than before it.",
+        below=(
+            "But from small rows of the table of embeddings, as in this recipe, what stands there is near to other"
+            " rows: the nearest of them names {effect} tokens of 100 fewer than before that layer."
         ),
+        slightly="The nearest row of the table of embeddings names almost exactly as many there as before it.",
+        equivalent="The nearest row of the table of embeddings names as many tokens there as before it.",
+        unresolved="Whether the nearest row of the table of embeddings names fewer there, this run cannot tell.",
     ),
-    (
-        "identity 1 - 0 (masked)",
-        Plain(
-            above="Of a model of hidden tokens that reader names more after the first layer than before it.",
-            below="Of a model of hidden tokens that reader names {effect} of a hundred fewer after the first layer.",
-            slightly="Of a model of hidden tokens it names almost exactly as many after the first layer as before it.",
-            equivalent="Of a model of hidden tokens that reader names as many after the first layer as before it.",
-            unresolved="Whether a model of hidden tokens loses any in its first layer, this run cannot tell.",
-        ),
+    "identity 1 - 0 (masked)": Plain(
+        above="Of a model of hidden tokens that reader names more after the first layer than before it.",
+        below="Of a model of hidden tokens that reader names {effect} of a hundred fewer after the first layer.",
+        slightly="Of a model of hidden tokens it names almost exactly as many after the first layer as before it.",
+        equivalent="Of a model of hidden tokens that reader names as many after the first layer as before it.",
+        unresolved="Whether a model of hidden tokens loses any in its first layer, this run cannot tell.",
     ),
-    (
-        "information 4 - 0 (classify)",
-        Plain(
-            above="Of a model that tells classes of texts apart a reader knows {effect} nats more of it at the top.",
-            below="Of a model that tells classes of texts apart a reader knows {effect} nats less of it at the top.",
-            slightly="Of a model that tells classes of texts apart a reader knows almost exactly as much at the top.",
-            equivalent="Of a model that tells classes of texts apart a reader knows as much of it at the top.",
-            unresolved="Whether a model that tells classes of texts apart loses any of it, this run cannot tell.",
-        ),
+    "information 4 - 0 (classify)": Plain(
+        above="Of a model that tells classes of texts apart a reader knows {effect} nats more of it at the top.",
+        below="Of a model that tells classes of texts apart a reader knows {effect} nats less of it at the top.",
+        slightly="Of a model that tells classes of texts apart a reader knows almost exactly as much at the top.",
+        equivalent="Of a model that tells classes of texts apart a reader knows as much of it at the top.",
+        unresolved="Whether a model that tells classes of texts apart loses any of it, this run cannot tell.",
     ),
-)
+}
 
 
 QUESTION = Question(
@@ -252,9 +220,8 @@ QUESTION = Question(
     literature=(
         "Models trained to predict the next token lose information about the input token from layer to layer; masked"
         " ones lose it and then make token identity anew at the top (Voita et al. 2019, arXiv 1909.01380, abstract)."
-        " From the vectors of any layer the exact input could be found again, at the start and after training"
-        " (Nikolaou et al. 2025, arXiv 2510.15511, abstract): what a linear probe does not read is not lost for every"
-        " reader."
+        " From the vectors of any layer the exact input could be found again, at the start and after training (Nikolaou"
+        " et al. 2025, arXiv 2510.15511, abstract): what a linear probe does not read is not lost for every reader."
     ),
     plain=Plain(
         above=(
@@ -289,5 +256,25 @@ QUESTION = Question(
         " training is not the cause."
     ),
     design=_design,
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            "Whether a frequent token's identity is lost after the first layer of a causal model is not settled by this"
+            " run{beside}; {ends} from layer 0 to layer 1 by"
+        ),
+        equivalent=(
+            "A frequent token's identity is not lost after the first layer of a causal model{beside}: {ends} from layer"
+            " 0 to layer 1 by"
+        ),
+        above=(
+            "After the first layer of a causal model a frequent token is easier to name than before it{small}{beside}:"
+            " {ends} by"
+        ),
+        below=(
+            "Some of a frequent token's identity is harder to name after the first layer of a causal model{small}"
+            "{beside}: {ends} by"
+        ),
+        ends="the tokens that a linear probe names change",
+        small=", less than would matter",
+        beside=_other_readers,
+    ),
 )

@@ -28,11 +28,12 @@ import math
 
 from qkv.models.counting import n_parameters
 from qkv.studies.engine.assembly import config_of
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text
 from qkv.studies.probes.relatedness import AGAIN, UNTRAINED, compared
-from qkv.studies.question import Ask, Plain, Question, learned, make_design
+from qkv.studies.question import Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.studies.vocabulary import AT_START, FULL, QUICK, Settings, arm, difference, learned
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 
@@ -49,8 +50,9 @@ _TOLD_BYTES, _TOLD_VOCAB = 2.0, {"char": 70, "byte": 261}
 """Bytes of a token of several characters, and sizes of vocabularies, taken for a text that is not read."""
 
 
-def _text(kind: str, vocab: int, val_bytes: int) -> Text:
-    return Text(tokenizer=kind, vocab=vocab, settings=(("val_bytes", val_bytes),))
+def _texts(kinds: tuple[tuple[str, int], ...], val_bytes: int) -> dict[str, Text]:
+    settings = (("val_bytes", val_bytes),)
+    return {_name(kind, vocab): Text(tokenizer=kind, vocab=vocab, settings=settings) for kind, vocab in kinds}
 
 
 def _name(kind: str, vocab: int) -> str:
@@ -58,7 +60,7 @@ def _name(kind: str, vocab: int) -> str:
 
 
 def _characters(scale: Scale) -> Arm:
-    return Arm(name="characters", what=f"characters in {scale.steps:,} steps", text="characters", probes=("bits",))
+    return arm("characters", f"characters in {scale.steps:,} steps", text="characters", probes=("bits",))
 
 
 def _arm(ask: Ask, name: str, texts: dict[str, Text], scale: Scale, budget: str) -> Arm:
@@ -73,14 +75,11 @@ def _arm(ask: Ask, name: str, texts: dict[str, Text], scale: Scale, budget: str)
     sizes: tuple[tuple[str, int], ...] = (("steps", steps),)
     if budget == "text":  # an arm of its own also where both budgets come to as many steps
         sizes += (("batch_size", scale.batch_size),)
-    return Arm(
-        name=f"{name}, equal {budget}",
-        what=(
-            f"{name} in {steps:,} steps: as much {budget} as characters, and {steps / scale.steps / shares[other]:.2f}"
-            f" times their {other}"
-        ),
-        text=name, sizes=sizes, probes=("bits",),
-    )  # fmt: skip
+    what = (
+        f"{name} in {steps:,} steps: as much {budget} as characters, and {steps / scale.steps / shares[other]:.2f}"
+        f" times their {other}"
+    )
+    return arm(f"{name}, equal {budget}", what, text=name, sizes=sizes, probes=("bits",))
 
 
 def _operations(ask: Ask, text: Text, scale: Scale) -> int:
@@ -104,18 +103,16 @@ def _bytes(ask: Ask, text: Text) -> float:
 
 
 def _less(arm: str, baseline: str, what: str, expected: str = "") -> Contrast:
-    return Contrast(
-        name=f"{arm} - {baseline}", what=what,
-        terms=((1.0, arm, "bits per byte"), (-1.0, baseline, "bits per byte")), margin=MARGIN, unit="bits per byte",
-        expected=expected,
-    )  # fmt: skip
+    return difference(
+        f"{arm} - {baseline}", what, arm, baseline, "bits per byte", MARGIN, unit="bits per byte", expected=expected
+    )
 
 
 def _against_characters(arms: tuple[Arm, ...], expected: str = "") -> tuple[Contrast, ...]:
     return tuple(
-        _less(arm.name, "characters", f"bits per byte of {arm.what}, less those of characters", expected)
-        for arm in arms
-    )  # fmt: skip
+        _less(one.name, "characters", f"bits per byte of {one.what}, less those of characters", expected)
+        for one in arms
+    )
 
 
 _RELATED = ("relatedness of words", "learned")
@@ -124,19 +121,14 @@ _RELATED = ("relatedness of words", "learned")
 def _in_twos(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
     """Each arm with the probe, its twin on another seed at the same rate, and the same model at its start."""
     found = []
-    for arm in arms:
-        more = {"text": arm.text, "sizes": arm.sizes, "probes": _RELATED[:1]}
+    for one in arms:
+        same: Settings = {"text": one.text, "sizes": one.sizes, "probes": _RELATED[:1]}
+        again = f"the same on another seed: start and batches ({one.name})"
         found += [
-            dataclasses.replace(arm, probes=(*arm.probes, *_RELATED)),
-            Arm(
-                name=f"{arm.name}{AGAIN}", what=f"the same on another seed: start and batches ({arm.name})",
-                trainer="other seed", tune=arm.name, **more,
-            ),
-            Arm(
-                name=f"{arm.name}{UNTRAINED}", what=f"the same at its start ({arm.name})", trainer="none", tune="none",
-                **more,
-            ),
-        ]  # fmt: skip
+            dataclasses.replace(one, probes=(*one.probes, *_RELATED)),
+            arm(f"{one.name}{AGAIN}", again, same, trainer="other seed", tune=one.name),
+            arm(f"{one.name}{UNTRAINED}", f"the same at its start ({one.name})", same, AT_START),
+        ]
     return tuple(found)
 
 
@@ -144,24 +136,29 @@ def _related(cut: Arm, words: Arm, space: str) -> tuple[Contrast, ...]:
     """Whether a tokenizer's models hold the words alike that models of words do."""
     across, ceiling = f"{space}: {cut.text} ~ {words.text}", f"{space}: ceiling {cut.text} ~ {words.text}"
     null = f"{space}: {cut.text}{UNTRAINED} ~ {words.text}"
-    shared = {"margin": _AGREE_MARGIN, "unit": "rank correlation"}
     learnt = (learned(cut.name).name, learned(words.name).name)
     which = f"agreement of {cut.text} and words on which words are alike ({_SPACES[space]})"
-    level = tuple((0.5, arm.name, across) for arm in (cut, words))  # so that all that is compared is read
-    most = tuple((0.5, f"{arm.name}{AGAIN}", ceiling) for arm in (cut, words))
+    whole = tuple((0.5, one.name, across) for one in (cut, words))  # so that all that is compared is read
+    most = tuple((0.5, f"{one.name}{AGAIN}", ceiling) for one in (cut, words))
+
+    def of(name: str, what: str, *terms: tuple[float, str, str], expected: str = "", gated: bool = True) -> Contrast:
+        return Contrast(
+            name=name, what=what, terms=terms, margin=_AGREE_MARGIN, unit="rank correlation", expected=expected,
+            needs=ceiling if gated else "", beside=learnt if gated else (),
+        )  # fmt: skip
+
     return (
-        Contrast(
-            name=f"{across}, less its start", what=f"{which}, less that of its model at the start",
-            terms=(*level, (-1.0, f"{cut.name}{UNTRAINED}", null)), expected="above 0", needs=ceiling, beside=learnt,
-            **shared,
+        of(
+            f"{across}, less its start", f"{which}, less that of its model at the start", *whole,
+            (-1.0, f"{cut.name}{UNTRAINED}", null), expected="above 0",
         ),
-        Contrast(
-            name=f"{across}, less its ceiling", what=f"{which}, less what noise between seeds would leave of 1",
-            terms=(*level, *((-weight, name, of) for weight, name, of in most)), needs=ceiling, beside=learnt, **shared,
+        of(
+            f"{across}, less its ceiling", f"{which}, less what noise between seeds would leave of 1", *whole,
+            *((-weight, name, of) for weight, name, of in most),
         ),
-        Contrast(
-            name=ceiling, what=f"the most that noise between seeds would let {cut.text} and words agree ({space})",
-            terms=most, expected="above 0, else there is nothing to compare", **shared,
+        of(
+            ceiling, f"the most that noise between seeds would let {cut.text} and words agree ({space})", *most,
+            expected="above 0, else there is nothing to compare", gated=False,
         ),
     )  # fmt: skip
 
@@ -169,20 +166,14 @@ def _related(cut: Arm, words: Arm, space: str) -> tuple[Contrast, ...]:
 def _relatedness(cuts: tuple[Arm, ...], words: Arm) -> tuple[Contrast, ...]:
     return (
         *(contrast for space in _SPACES for cut in cuts for contrast in _related(cut, words, space)),
-        *(learned(arm.name) for arm in (*cuts, words)),
+        *(learned(one.name) for one in (*cuts, words)),
     )
-
-
-def _design(ask: Ask) -> Design:
-    return _quick(ask) if ask.quick else _full(ask)
 
 
 def _quick(ask: Ask) -> Design:
     kinds = (("bpe", 512), ("wordpiece", 512), ("unigram", 512), ("word", 2000))
-    texts = {_name(kind, vocab): _text(kind, vocab, 16_384) for kind, vocab in (("char", 0), *kinds)}
-    scale = Scale(
-        d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384, evaluations=1
-    )
+    texts = _texts((("char", 0), *kinds), 16_384)
+    scale = dataclasses.replace(QUICK, val_tokens=16_384, evaluations=1)
     bpe, *others = (_arm(ask, _name(kind, vocab), texts, scale, "compute") for kind, vocab in kinds)
     as_much_text = _arm(ask, "BPE 512", texts, scale, "text")
     return make_design(
@@ -190,10 +181,8 @@ def _quick(ask: Ask) -> Design:
         study="tokenizers",
         texts=texts,
         scale=scale,
-        grid=Grid(),
         arms=(_characters(scale), bpe, *others, as_much_text),
         contrasts=_against_characters((bpe, as_much_text, *others)),
-        replicates=6,
     )
 
 
@@ -202,14 +191,13 @@ def _full(ask: Ask) -> Design:
         ("bpe", 1024), ("bpe", 512), ("bpe", 2048), ("bpe", 4096), ("wordpiece", 1024), ("unigram", 1024),
         ("word", 4096),
     )  # fmt: skip
-    texts = {_name(kind, vocab): _text(kind, vocab, 32_768) for kind, vocab in (("char", 0), ("byte", 0), *cut)}
-    scale = Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768)
+    texts = _texts((("char", 0), ("byte", 0), *cut), 32_768)
     as_much_compute, as_much_text = (
-        tuple(_arm(ask, _name(kind, vocab), texts, scale, budget) for kind, vocab in cut)
+        tuple(_arm(ask, _name(kind, vocab), texts, FULL, budget) for kind, vocab in cut)
         for budget in ("compute", "text")
     )
-    single, characters = _arm(ask, "bytes", texts, scale, "text"), _characters(scale)
-    by_name = {arm.text: arm for arm in as_much_text}
+    single, characters = _arm(ask, "bytes", texts, FULL, "text"), _characters(FULL)
+    by_name = {one.text: one for one in as_much_text}
     cuts = tuple(by_name.pop(name) for name in ("BPE 1024", "WordPiece 1024", "Unigram 1024"))
     words, plain = by_name.pop(_WORDS), by_name.values()
     which = "which cut of as many pieces is better at equal compute, and so in as many steps"
@@ -217,8 +205,7 @@ def _full(ask: Ask) -> Design:
         ask,
         study="tokenizers",
         texts=texts,
-        scale=scale,
-        grid=Grid(),
+        scale=FULL,
         arms=(*_in_twos((characters,)), *as_much_compute, single, *plain, *_in_twos((*cuts, words))),
         contrasts=(
             *_against_characters(as_much_compute),
@@ -228,38 +215,27 @@ def _full(ask: Ask) -> Design:
             _less("WordPiece 1024, equal compute", "BPE 1024, equal compute", which),
             *_relatedness((*cuts, characters), words),
         ),
-        replicates=8,
     )
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    difference = "its bits per byte less theirs are"
-    budget = "at equal compute (steps that take as many operations of training as those of characters)"
-    text = f" ({'; '.join(filter(None, [_of_equal_text(findings), _of_words(findings)]))})"
-    if verdict == "unresolved":
-        return (
-            f"Whether BPE or characters make the better model {budget} is not settled by this run{text}; {difference}"
-        )
-    budget = budget.capitalize()
-    if verdict == "equivalent":
-        return f"{budget} BPE and characters make equally good models{text}: {difference}"
-    small = ", by less than would matter" if verdict == "differs but trivially" else ""
-    if effect > 0:
-        return f"{budget} characters make the better model{small}{text}: BPE trails them, and {difference}"
-    return f"{budget} BPE makes a better model than characters{small}{text}: {difference}"
+_BUDGET = "at equal compute (steps that take as many operations of training as those of characters)"
+_FIRST_BUDGET = _BUDGET.capitalize()
+
+
+def _beside(findings: Findings) -> str:
+    return f" ({'; '.join(filter(None, [_of_equal_text(findings), _of_words(findings)]))})"
 
 
 def _of_equal_text(findings: Findings) -> str:
     """How it stands where both have seen as much text."""
-    name = findings.primary.contrast.name.replace("equal compute", "equal text")
-    result = findings.effect(name).told
-    if result.verdict == "unresolved":
-        return "from as much text that is open"
-    if result.verdict == "equivalent":
-        return "and from as much text equally good ones"
-    little = "a little " if result.verdict == "differs but trivially" else ""
-    return f"from as much text BPE's is {little}{'worse' if (result.effect or 0.0) > 0 else 'better'}"
+    return by_verdict(
+        findings.effect(findings.primary.contrast.name.replace("equal compute", "equal text")).told,
+        unresolved="from as much text that is open",
+        equivalent="and from as much text equally good ones",
+        above="from as much text BPE's is {small}worse",
+        below="from as much text BPE's is {small}better",
+        small="a little ",
+    )
 
 
 def _of_words(findings: Findings) -> str:
@@ -280,11 +256,11 @@ def _counted(ask: Ask, design: Design) -> str:
 def _not_equal(ask: Ask, design: Design) -> str:
     """Parameters, nearly all that differ in W_E and W_U, and bytes in a window, by tokenizer, most parameters last."""
     rows = []
-    for arm in {arm.text: arm for arm in design.arms if arm.tune == "own"}.values():
-        trial = design.trial(arm, 1, 0, source=ask.source, report=True)
+    for one in {one.text: one for one in design.arms if one.tune == "own"}.values():
+        trial = design.trial(one, 1, 0, source=ask.source, report=True)
         made = ask.corpus(trial.text, design.scale.val_tokens)
         n = n_parameters(config_of(trial, made).model)
-        rows.append((n, f"{arm.text} {n:,} and {made.bytes_per_token * trial.scale.n_ctx:.0f}"))
+        rows.append((n, f"{one.text} {n:,} and {made.bytes_per_token * trial.scale.n_ctx:.0f}"))
     return f"Not held equal are parameters and bytes in a window: {'; '.join(words for _, words in sorted(rows))}"
 
 
@@ -349,32 +325,32 @@ QUESTION = Question(
             "Whether word pieces (BPE) or characters make the better model at equal compute, this run cannot tell."
         ),
     ),
-    also=(
-        (
-            "words 4096, equal compute - characters",
-            Plain(
-                above="Whole words, what they lose charged, make a worse one than characters, by {effect} bits a byte.",
-                below="Whole words, what they lose charged, make a better one too, by {effect} bits a byte.",
-                slightly="Whole words, what they lose charged, make an almost equally good one.",
-                equivalent="Whole words, what they lose charged, make one as good as characters do.",
-                unresolved="Whether whole words make a better one than characters, this run cannot tell.",
-            ),
+    also={
+        "words 4096, equal compute - characters": Plain(
+            above="Whole words, what they lose charged, make a worse one than characters, by {effect} bits a byte.",
+            below="Whole words, what they lose charged, make a better one too, by {effect} bits a byte.",
+            slightly="Whole words, what they lose charged, make an almost equally good one.",
+            equivalent="Whole words, what they lose charged, make one as good as characters do.",
+            unresolved="Whether whole words make a better one than characters, this run cannot tell.",
         ),
-        (
-            "W_E: BPE 1024 ~ words 4096, less its start",
-            _alike("word pieces"),
-        ),
-        (
-            "W_E: characters ~ words 4096, less its start",
-            _alike("characters"),
-        ),
-    ),
+        "W_E: BPE 1024 ~ words 4096, less its start": _alike("word pieces"),
+        "W_E: characters ~ words 4096, less its start": _alike("characters"),
+    },
     heard=(
         "Comparisons of losses *per token*. A token of one tokenizer is longer than that of another, so these say"
         " nothing; what can be compared are bits per byte of the same text, what the tokenizer throws away charged."
     ),
-    design=_design,
-    claim=_claim,
+    design=quick_or_full(_quick, _full),
+    claim=Claim(
+        unresolved=(
+            f"Whether BPE or characters make the better model {_BUDGET} is not settled by this run{{beside}}; {{ends}}"
+        ),
+        equivalent=f"{_FIRST_BUDGET} BPE and characters make equally good models{{beside}}: {{ends}}",
+        above=f"{_FIRST_BUDGET} characters make the better model{{small}}{{beside}}: BPE trails them, and {{ends}}",
+        below=f"{_FIRST_BUDGET} BPE makes a better model than characters{{small}}{{beside}}: {{ends}}",
+        ends="its bits per byte less theirs are",
+        beside=_beside,
+    ),
     derive=compared,
     counted=_counted,
 )

@@ -12,69 +12,59 @@ ledger, whose parts should add up to the fall of the loss on a fixed batch; it i
 do not. Of learning is spoken where W_E moved further than in the control and its movement earned some of the fall.
 """
 
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Plain, Question, make_design
+import dataclasses
+
+from qkv.studies.engine.design import Arm, Contrast, Design, Text
+from qkv.studies.question import Ask, Claim, Plain, Question, make_design, quick_or_full
 from qkv.studies.verdict.comparison import Comparison
 from qkv.studies.verdict.judging import Findings, is_there
-from qkv.studies.verdict.sentences import amount
+from qkv.studies.vocabulary import FULL, QUICK, arm, difference, level
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 
 MARGIN = 0.03
-_PROBES = ("drift", "reset", "rows", "ledger")
+_PROBES = ("drift", "reset", "rows")
 _LR = {"adamw": 0.01, "sgd": 0.5, "muon": 0.01}
 _MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "MLP", "W_U")
 
 
-def _pair(optimizer: str) -> tuple[Arm, Arm]:
-    """Real labels, and the control at the same rate."""
-    real = Arm(
-        name=optimizer, what=f"{optimizer}, real text", optimizer=optimizer, lr=_LR[optimizer], probes=_PROBES
+def _pairs(optimizers: tuple[str, ...]) -> tuple[Arm, ...]:
+    """Of each, real labels, and the control at the same rate."""
+    return tuple(
+        each
+        for name in optimizers
+        for each in (
+            arm(name, f"{name}, real text", optimizer=name, lr=_LR[name], probes=(*_PROBES, "ledger")),
+            arm(
+                f"{name} null", f"{name}, random labels: frequencies can be learned, no more", optimizer=name,
+                lr=_LR[name], labels="random", tune=name, probes=("drift", "rows"),
+            ),
+        )
     )  # fmt: skip
-    null = Arm(
-        name=f"{optimizer} null", what=f"{optimizer}, random labels: frequencies can be learned, no more",
-        optimizer=optimizer, lr=_LR[optimizer], labels="random", tune=optimizer, probes=("drift", "rows"),
-    )  # fmt: skip
-    return real, null
 
 
 def _worth(arm: str, matrix: str, expected: str = "") -> Contrast:
-    return Contrast(
-        name=f"{matrix} set back ({arm})",
-        what=f"loss with {matrix} set back to its start, less the loss",
-        terms=((1.0, arm, f"reset {matrix}"),),
-        margin=MARGIN,
-        expected=expected,
-    )
+    what = f"loss with {matrix} set back to its start, less the loss"
+    return level(f"{matrix} set back ({arm})", what, arm, f"reset {matrix}", MARGIN, expected=expected)
 
 
 def _moved(optimizer: str, matrix: str) -> Contrast:
-    return Contrast(
-        name=f"{matrix} moved ({optimizer})",
-        what=f"relative drift of {matrix} on real text, less that on random labels",
-        terms=((1.0, optimizer, f"drift {matrix}"), (-1.0, f"{optimizer} null", f"drift {matrix}")),
-        margin=0.1,
-        unit="of its start's norm",
-    )
+    return difference(
+        f"{matrix} moved ({optimizer})", f"relative drift of {matrix} on real text, less that on random labels",
+        optimizer, f"{optimizer} null", f"drift {matrix}", 0.1, unit="of its start's norm",
+    )  # fmt: skip
 
 
 def _earned(optimizer: str, matrix: str) -> Contrast:
-    what = "all norms" if matrix == "norms" else matrix
-    return Contrast(
-        name=f"{matrix} earned ({optimizer})",
-        what=f"nats that the movement of {what} earned on a fixed batch",
-        terms=((1.0, optimizer, f"earned {matrix}"),),
-        margin=MARGIN,
-    )
+    what = f"nats that the movement of {'all norms' if matrix == 'norms' else matrix} earned on a fixed batch"
+    return level(f"{matrix} earned ({optimizer})", what, optimizer, f"earned {matrix}", MARGIN)
 
 
 def _closes(optimizer: str) -> tuple[Contrast, Contrast]:
     """What there was to earn, and whether the parts of the ledger add up to it."""
     return (
-        Contrast(
-            name=_fall_of(optimizer), what="nats by which the loss of that batch fell",
-            terms=((1.0, optimizer, "fall"),), margin=MARGIN,
-        ),
+        level(_fall_of(optimizer), "nats by which the loss of that batch fell", optimizer, "fall", MARGIN),
         Contrast(
             name=f"ledger closes ({optimizer})", what="nats that all movements together earned, less that fall",
             terms=((1.0, optimizer, "earned all"), (-1.0, optimizer, "fall")), margin=MARGIN, expected="near 0",
@@ -88,24 +78,17 @@ def _fall_of(optimizer: str) -> str:
 
 def _rows(optimizer: str) -> tuple[Contrast, Contrast]:
     return (
-        Contrast(
-            name=f"rows never met ({optimizer})",
-            what="largest relative drift of a row of W_E whose token the training text does not hold",
-            terms=((1.0, optimizer, "unseen row drift"),),
-            margin=1e-6,
-            unit="of the row's norm",
-            expected="exactly 0 (untied, no decay)",
-            constant=True,
+        level(
+            f"rows never met ({optimizer})",
+            "largest relative drift of a row of W_E whose token the training text does not hold", optimizer,
+            "unseen row drift", 1e-6, unit="of the row's norm", expected="exactly 0 (untied, no decay)", constant=True,
         ),
-        Contrast(
-            name=f"frequent rows moved more ({optimizer})",
-            what="rank correlation of a row's drift with its token's count",
-            terms=((1.0, optimizer, "row drift with count"),),
-            margin=0.1,
-            unit="rank correlation",
+        level(
+            f"frequent rows moved more ({optimizer})", "rank correlation of a row's drift with its token's count",
+            optimizer, "row drift with count", 0.1, unit="rank correlation",
             expected="near 1" if optimizer == "sgd" else "weaker than under SGD",
         ),
-    )
+    )  # fmt: skip
 
 
 def _contrasts(optimizers: tuple[str, ...]) -> tuple[Contrast, ...]:
@@ -122,59 +105,37 @@ def _contrasts(optimizers: tuple[str, ...]) -> tuple[Contrast, ...]:
     )
 
 
-def _design(ask: Ask) -> Design:
-    return _quick(ask) if ask.quick else _full(ask)
-
-
 def _quick(ask: Ask) -> Design:
     optimizers = ("adamw", "sgd")
     return make_design(
         ask,
         study="what-is-trained",
         texts={"text": Text(tokenizer="bpe", vocab=512)},
-        scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384),
-        grid=Grid(ratio=3.0, points=3),
-        arms=tuple(arm for optimizer in optimizers for arm in _pair(optimizer)),
+        scale=dataclasses.replace(QUICK, val_tokens=16_384, evaluations=4),
+        arms=_pairs(optimizers),
         contrasts=_contrasts(optimizers),
-        replicates=6,
     )
 
 
 def _full(ask: Ask) -> Design:
-    optimizers = ("adamw", "sgd", "muon")
-    tied = Arm(name="tied", what="adamw, W_U tied to W_E", layout=(("tied", True),), probes=("drift", "reset", "rows"))
-    waves = Arm(
-        name="sinusoidal", what="adamw, sinusoidal positions, which are fixed", layout=(("positions", "sinusoidal"),),
-        probes=("drift", "reset", "rows"),
-    )  # fmt: skip
+    optimizers, fixed = ("adamw", "sgd", "muon"), (("positions", "sinusoidal"),)
     return make_design(
         ask,
         study="what-is-trained",
         texts={"text": Text(tokenizer="bpe", vocab=1024)},
-        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1500, val_tokens=32_768),
-        grid=Grid(ratio=3.0, points=3),
-        arms=(*(arm for optimizer in optimizers for arm in _pair(optimizer)), tied, waves),
-        contrasts=(*_contrasts(optimizers), _worth("tied", "W_E", "above 0"), _worth("sinusoidal", "W_E", "above 0")),
-        replicates=8,
+        scale=dataclasses.replace(FULL, steps=1500),
+        arms=(
+            *_pairs(optimizers),
+            arm("tied", "adamw, W_U tied to W_E", layout=(("tied", True),), probes=_PROBES),
+            arm("sinusoidal", "adamw, sinusoidal positions, which are fixed", layout=fixed, probes=_PROBES),
+        ),
+        contrasts=(*_contrasts(optimizers), *(_worth(arm, "W_E", "above 0") for arm in ("tied", "sinusoidal"))),
     )
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+def _learning(findings: Findings) -> str:
     moved, earned = (findings.effect(f"W_E {what} (adamw)").told for what in ("moved", "earned"))
-    more = _learned(moved, earned, findings.there(_fall_of("adamw")))
-    ends = "set back to their start the loss changes by"
-    if verdict == "unresolved":
-        return f"Whether the finished model depends on its trained embeddings is not settled by this run{more}; {ends}"
-    if verdict == "equivalent":
-        return f"Training moves the input embeddings, but the finished model does as well without that{more}: {ends}"
-    small = ", less than would matter" if verdict == "differs but trivially" else ""
-    if effect < 0:
-        return f"Training moves the input embeddings, and that did harm here{small}{more}: {ends}"
-    return (
-        f"Training changes the input embeddings too, and the finished model depends on it{small}{more}: set back to"
-        " their start they cost"
-    )
+    return _learned(moved, earned, findings.there(_fall_of("adamw")))
 
 
 def _learned(moved: Comparison, earned: Comparison, fall: float | None) -> str:
@@ -207,36 +168,30 @@ def _of_the_fall(earned: Comparison, fall: float | None) -> str:
     return f"its movement earned {amount(earned.effect)} nats of {of}"
 
 
-_ALSO = (
-    (
-        "W_E earned (adamw)",
-        Plain(
-            above=("That is learning: of the fall of the loss their own movement earned {effect} nats a token."),
-            below="By the ledger their own movement did harm: it took {effect} nats a token back.",
-            slightly="By the ledger their own movement earned next to nothing of the fall of the loss.",
-            equivalent="By the ledger their own movement earned nothing that matters of the fall of the loss.",
-            unresolved="How much of the fall of the loss their own movement earned, this run cannot tell.",
+_ALSO = {
+    "W_E earned (adamw)": Plain(
+        above=("That is learning: of the fall of the loss their own movement earned {effect} nats a token."),
+        below="By the ledger their own movement did harm: it took {effect} nats a token back.",
+        slightly="By the ledger their own movement earned next to nothing of the fall of the loss.",
+        equivalent="By the ledger their own movement earned nothing that matters of the fall of the loss.",
+        unresolved="How much of the fall of the loss their own movement earned, this run cannot tell.",
+    ),
+    "W_E moved (adamw)": Plain(
+        above=(
+            "They moved further than in equally long trainings on random labels, by {effect} times the norm of"
+            " their start."
+        ),
+        below=(
+            "They moved less far than in equally long trainings on random labels, by {effect} times the norm of"
+            " their start."
+        ),
+        slightly="They moved almost exactly as far as in equally long trainings on random labels.",
+        equivalent="They moved as far as in equally long trainings on random labels.",
+        unresolved=(
+            "Whether they moved further than in equally long trainings on random labels, this run cannot tell."
         ),
     ),
-    (
-        "W_E moved (adamw)",
-        Plain(
-            above=(
-                "They moved further than in equally long trainings on random labels, by {effect} times the norm of"
-                " their start."
-            ),
-            below=(
-                "They moved less far than in equally long trainings on random labels, by {effect} times the norm of"
-                " their start."
-            ),
-            slightly="They moved almost exactly as far as in equally long trainings on random labels.",
-            equivalent="They moved as far as in equally long trainings on random labels.",
-            unresolved=(
-                "Whether they moved further than in equally long trainings on random labels, this run cannot tell."
-            ),
-        ),
-    ),
-)
+}
 
 
 QUESTION = Question(
@@ -250,16 +205,14 @@ QUESTION = Question(
         " never seen, and the ledger: nats of the fall of the loss that the movement of each matrix earned"
     ),
     falsified_by=(
-        "W_E set back to its start costs no more than the margin; a row of a token that training"
-        " never met moves (untied,"
-        " without decay); W_E moves as far on random labels and the loss does not care."
+        "W_E set back to its start costs no more than the margin; a row of a token that training never met moves"
+        " (untied, without decay); W_E moves as far on random labels and the loss does not care."
     ),
     literature=(
         "A widely read answer says that the original encodings of systems such as BERT are fixed; its table of word"
         " embeddings is a trained parameter. No published drift against random labels has been found. In a table of"
-        " word vectors most of what random pairs of rows share is one common shift (Bis et al."
-        " 2021), so drift alone is no"
-        " sign of meaning."
+        " word vectors most of what random pairs of rows share is one common shift (Bis et al. 2021), so drift alone is"
+        " no sign of meaning."
     ),
     plain=Plain(
         above=(
@@ -289,6 +242,21 @@ QUESTION = Question(
         " such a control keeps the frequencies of tokens and learns them. And what it costs to put a matrix"
         " back is not what it learned, for all others were fitted to it."
     ),
-    design=_design,
-    claim=_claim,
+    design=quick_or_full(_quick, _full),
+    claim=Claim(
+        unresolved=(
+            "Whether the finished model depends on its trained embeddings is not settled by this run{beside}; {ends}"
+        ),
+        equivalent=(
+            "Training moves the input embeddings, but the finished model does as well without that{beside}: {ends}"
+        ),
+        above=(
+            "Training changes the input embeddings too, and the finished model depends on it{small}{beside}: set back"
+            " to their start they cost"
+        ),
+        below="Training moves the input embeddings, and that did harm here{small}{beside}: {ends}",
+        ends="set back to their start the loss changes by",
+        small=", less than would matter",
+        beside=_learning,
+    ),
 )

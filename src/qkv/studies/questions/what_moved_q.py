@@ -6,11 +6,14 @@ to 1. They are of the whole way, and under AdamW of three parts of it too, each 
 scores survives a change of basis inside a head, one of q or k does not.
 """
 
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+import dataclasses
+
+from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.probes.trajectory import PERIODS
-from qkv.studies.question import IN_DEMO, Accounts, Ask, Plain, Question, make_design
+from qkv.studies.question import Accounts, Ask, Claim, Plain, Question, make_design
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.studies.vocabulary import FULL, IN_DEMO, QUICK, arm, level
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 
@@ -25,102 +28,60 @@ _FOLLOWED = ("L0.q", "L1.q")
 """Products of which the causes are told period by period."""
 
 
-def _more_by_encodings(arm: str, product: str) -> Contrast:
+def _more_by_encodings(
+    arm: str, product: str, named: str = "matrix", matrices: tuple[str, ...] = ("matrix",), words: str = "its matrix"
+) -> Contrast:
+    """Scores change by W_Q alone, by W_K alone, and by what the two do together; a product by its matrix."""
     return Contrast(
-        name=f"{product}: encodings - matrix ({arm})",
-        what=f"share of the change of {product} that the encodings made, less the share of its matrix",
-        terms=((1.0, arm, f"{product} encodings"), (-1.0, arm, f"{product} matrix")),
+        name=f"{product}: encodings - {named} ({arm})",
+        what=f"share of the change of {product} that the encodings made, less the share of {words}",
+        terms=((1.0, arm, f"{product} encodings"), *((-1.0, arm, f"{product} {matrix}") for matrix in matrices)),
         margin=MARGIN,
         unit=_UNIT,
     )
+
+
+def _of_scores(layer: int) -> tuple[Contrast, Contrast]:
+    product, matrices = f"L{layer}.scores", ("W_Q", "W_K", "W_Q and W_K")
+    return _more_by_encodings("adamw", product, "matrices", matrices, "W_Q and W_K"), _both("adamw", product)
 
 
 def _both(arm: str, product: str) -> Contrast:
-    return Contrast(
-        name=f"{product}: both together ({arm})",
-        what=f"share of the change of {product} that needs both to have moved",
-        terms=((1.0, arm, f"{product} both"),),
-        margin=MARGIN,
-        unit=_UNIT,
-    )
+    what = f"share of the change of {product} that needs both to have moved"
+    return level(f"{product}: both together ({arm})", what, arm, f"{product} both", MARGIN, unit=_UNIT)
 
 
 def _when(period: str, product: str, cause: str) -> Contrast:
-    return Contrast(
-        name=f"{product}, {period}: {cause} (adamw)",
-        what=f"share of the change of {product} in the {period} that {_CAUSES[cause]}",
-        terms=((1.0, "adamw", f"{period} {product} {cause}"),),
-        margin=MARGIN,
-        unit=_UNIT,
-    )
-
-
-def _more_by_encodings_of_scores(layer: int) -> Contrast:
-    """Scores change by W_Q alone, by W_K alone, and by what the two do together."""
-    product, matrices = f"L{layer}.scores", ("W_Q", "W_K", "W_Q and W_K")
-    return Contrast(
-        name=f"{product}: encodings - matrices (adamw)",
-        what=f"share of the change of {product} that the encodings made, less the share of W_Q and W_K",
-        terms=((1.0, "adamw", f"{product} encodings"), *((-1.0, "adamw", f"{product} {m}") for m in matrices)),
-        margin=MARGIN,
-        unit=_UNIT,
-    )
+    return level(
+        f"{product}, {period}: {cause} (adamw)",
+        f"share of the change of {product} in the {period} that {_CAUSES[cause]}", "adamw",
+        f"{period} {product} {cause}", MARGIN, unit=_UNIT,
+    )  # fmt: skip
 
 
 def _arm(optimizer: str, lr: float) -> Arm:
     probes = ("what moved", "what moved when") if optimizer == "adamw" else ("what moved",)
-    return Arm(name=optimizer, what=f"trained by {optimizer}", optimizer=optimizer, lr=lr, probes=probes)
+    return arm(optimizer, f"trained by {optimizer}", optimizer=optimizer, lr=lr, probes=probes)
 
 
 def _design(ask: Ask) -> Design:
-    quick = ask.quick
-    arms = (
-        (_arm("adamw", 0.01), _arm("sgd", 0.5))
-        if quick
-        else (_arm("adamw", 0.01), _arm("sgd", 0.5), _arm("muon", 0.01))
-    )
+    others = {"sgd": 0.5} if ask.quick else {"sgd": 0.5, "muon": 0.01}
     products = [f"L{layer}.{letter}" for layer in range(2) for letter in "qkv"]
     return make_design(
         ask,
         study="what-moved-q",
-        texts={"text": Text(tokenizer="bpe", vocab=512 if quick else 1024)},
-        scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192)
-        if quick
-        else Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1500, val_tokens=32_768),
-        grid=Grid(),
-        arms=arms,
+        texts={"text": Text(tokenizer="bpe", vocab=512 if ask.quick else 1024)},
+        scale=dataclasses.replace(QUICK, evaluations=4) if ask.quick else dataclasses.replace(FULL, steps=1500),
+        arms=(_arm("adamw", 0.01), *(_arm(name, lr) for name, lr in others.items())),
         contrasts=(
             *(_more_by_encodings("adamw", product) for product in products),
             *(_both("adamw", product) for product in products),
-            *(_more_by_encodings(arm.name, product) for arm in arms[1:] for product in ("L0.q", "L1.q")),
-            *(_both(arm.name, "L0.q") for arm in arms[1:]),
-            *(
-                contrast
-                for i in range(2)
-                for contrast in (_more_by_encodings_of_scores(i), _both("adamw", f"L{i}.scores"))
-            ),
+            *(_more_by_encodings(name, product) for name in others for product in ("L0.q", "L1.q")),
+            *(_both(name, "L0.q") for name in others),
+            *(contrast for layer in range(2) for contrast in _of_scores(layer)),
             *(_when(period, product, cause) for product in _FOLLOWED for period in PERIODS for cause in _CAUSES),
         ),
-        replicates=6 if quick else 8,
     )
-
-
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = _of_both_and_of_sgd(findings)
-    if verdict == "unresolved":
-        return (
-            "Whether queries of the first layer changed by their encodings or by W_Q is not"
-            f" settled{more}; encodings less matrix"
-        )
-    if verdict == "equivalent":
-        return (
-            f"Queries of the first layer changed as much by their encodings as by W_Q{more}; the"
-            " difference of the shares is"
-        )
-    cause = "the encodings changed than because W_Q did" if effect > 0 else "W_Q changed than because the encodings did"
-    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
-    return f"Queries of the first layer changed more because {cause}{small}{more}; encodings less matrix"
 
 
 def _of_both_and_of_sgd(findings: Findings) -> str:
@@ -134,38 +95,29 @@ def _of_both_and_of_sgd(findings: Findings) -> str:
     return f" (and {'; '.join(words)})" if words else ""
 
 
-_ALSO = (
-    (
-        "L0.q: both together (adamw)",
-        Plain(
-            above="Of the whole change {effect} needs both to have changed.",
-            below="What needs both to have changed takes {effect} of the change back.",
-            slightly="Hardly anything of it needs both to have changed.",
-            equivalent="What needs both to have changed is nothing that matters.",
-            unresolved="How much of it needs both to have changed, this run cannot tell.",
-        ),
+_ALSO = {
+    "L0.q: both together (adamw)": Plain(
+        above="Of the whole change {effect} needs both to have changed.",
+        below="What needs both to have changed takes {effect} of the change back.",
+        slightly="Hardly anything of it needs both to have changed.",
+        equivalent="What needs both to have changed is nothing that matters.",
+        unresolved="How much of it needs both to have changed, this run cannot tell.",
     ),
-    (
-        "L0.q: encodings - matrix (sgd)",
-        Plain(
-            above="Under SGD the vectors that come in make more of it than W_Q does.",
-            below="Under SGD W_Q makes more of it than the vectors that come in do.",
-            slightly="Under SGD the two make almost exactly the same of it.",
-            equivalent="Under SGD the two make the same of it.",
-            unresolved="Which of the two makes more of it under SGD, this run cannot tell.",
-        ),
+    "L0.q: encodings - matrix (sgd)": Plain(
+        above="Under SGD the vectors that come in make more of it than W_Q does.",
+        below="Under SGD W_Q makes more of it than the vectors that come in do.",
+        slightly="Under SGD the two make almost exactly the same of it.",
+        equivalent="Under SGD the two make the same of it.",
+        unresolved="Which of the two makes more of it under SGD, this run cannot tell.",
     ),
-    (
-        "L0.scores: both together (adamw)",
-        Plain(
-            above="Of the change of the scores, under AdamW, {effect} needs both the vectors and the matrices.",
-            below="In the scores, under AdamW, what needs both the vectors and the matrices takes {effect} back.",
-            slightly="Of the change of the scores, under AdamW, hardly anything needs both.",
-            equivalent="In the scores, under AdamW, what needs both is nothing that matters.",
-            unresolved="How much of the change of the scores needs both, this run cannot tell.",
-        ),
+    "L0.scores: both together (adamw)": Plain(
+        above="Of the change of the scores, under AdamW, {effect} needs both the vectors and the matrices.",
+        below="In the scores, under AdamW, what needs both the vectors and the matrices takes {effect} back.",
+        slightly="Of the change of the scores, under AdamW, hardly anything needs both.",
+        equivalent="In the scores, under AdamW, what needs both is nothing that matters.",
+        unresolved="How much of the change of the scores needs both, this run cannot tell.",
     ),
-)
+}
 
 
 QUESTION = Question(
@@ -217,5 +169,24 @@ QUESTION = Question(
         " alone 27%, and 3% needs both. Of the change of its scores 29% needs both."
     ),
     design=_design,
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            "Whether queries of the first layer changed by their encodings or by W_Q is not settled{beside}; {ends}"
+        ),
+        equivalent=(
+            "Queries of the first layer changed as much by their encodings as by W_Q{beside}; the difference of the"
+            " shares is"
+        ),
+        above=(
+            "Queries of the first layer changed more because the encodings changed than because W_Q did{small}{beside};"
+            " {ends}"
+        ),
+        below=(
+            "Queries of the first layer changed more because W_Q changed than because the encodings did{small}{beside};"
+            " {ends}"
+        ),
+        ends="encodings less matrix",
+        small=", though by less than would matter",
+        beside=_of_both_and_of_sgd,
+    ),
 )

@@ -11,11 +11,10 @@ table of many word pieces cannot be undone. Both start at N(0, 1), trained or fr
 what the blocks add to them, which is another question. The matrices themselves are read by the same measures.
 """
 
-from typing import Any
-
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.engine.design import Arm, Contrast, Design, Text
+from qkv.studies.question import Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
+from qkv.studies.vocabulary import AT_START, FULL, QUICK, Settings, arm, difference, difference_of_costs
 
 __all__ = ["QUESTION"]
 
@@ -26,10 +25,10 @@ _UNIT = "of what frequencies leave open"
 _START = "W_E=random(1.0,train=true)"
 _CHANGES = {  # in the order in which they are trained
     "W_E frozen": ("W_E=random(1.0)",),
-    "QK frozen": ("L*.W_[QK]=freeze",),
-    "VO frozen": ("L*.W_[VO]=freeze",),
-    "identity": ("L*.W_[QKVO]=identity",),
-    "MLP frozen": ("L*.W_in,L*.W_out=freeze",),
+    "QK frozen": (_START, "L*.W_[QK]=freeze"),
+    "VO frozen": (_START, "L*.W_[VO]=freeze"),
+    "identity": (_START, "L*.W_[QKVO]=identity"),
+    "MLP frozen": (_START, "L*.W_in,L*.W_out=freeze"),
 }
 _WORDS = {
     "W_E frozen": "W_E frozen at N(0, 1), where it starts in all arms",
@@ -38,7 +37,7 @@ _WORDS = {
     "MLP frozen": "W_in and W_out frozen at N(0, 0.02)",
     "identity": "W_Q = W_K = W_V = W_O = I: q = k = v = x",
 }
-_KINDS: dict[str, dict[str, Any]] = {
+_KINDS: dict[str, Settings] = {
     "pixels": {"text": "pixels", "task": "image"},
     "words": {"text": "words", "task": "causal"},
 }
@@ -48,69 +47,60 @@ _SCORED = {"pixels": ("told", "accuracy"), "words": ("told",)}
 
 def _trained(kind: str) -> Arm:
     probes = (*_SCORED[kind], "roles")
-    return Arm(name=f"{kind}, trained", what="everything trained", changes=(_START,), probes=probes, **_KINDS[kind])
+    return arm(f"{kind}, trained", "everything trained", _KINDS[kind], changes=(_START,), probes=probes)
 
 
 def _untrained(kind: str) -> Arm:
-    return Arm(
-        name=f"{kind}, untrained", what="the same model at its start", changes=(_START,), trainer="none", tune="none",
-        probes=("roles",), **_KINDS[kind],
-    )  # fmt: skip
+    what = "the same model at its start"
+    return arm(f"{kind}, untrained", what, _KINDS[kind], AT_START, changes=(_START,), probes=("roles",))
 
 
 def _changed(kind: str, what: str) -> Arm:
-    changes = _CHANGES[what] if what == "W_E frozen" else (_START, *_CHANGES[what])
-    return Arm(name=f"{kind}, {what}", what=_WORDS[what], changes=changes, probes=_SCORED[kind], **_KINDS[kind])
-
-
-def _terms(kind: str, what: str, sign: float = 1.0) -> tuple[tuple[float, str, str], ...]:
-    """How much less is told with a change than without."""
-    return (sign, f"{kind}, trained", "told"), (-sign, f"{kind}, {what}", "told")
+    return arm(f"{kind}, {what}", _WORDS[what], _KINDS[kind], changes=_CHANGES[what], probes=_SCORED[kind])
 
 
 def _cost(kind: str, what: str, expected: str = "above 0") -> Contrast:
-    return Contrast(
-        name=f"{kind}: {what}", what=f"{kind}: how much less is told with {_WORDS[what]}", terms=_terms(kind, what),
-        margin=MARGIN, unit=_UNIT, expected=expected,
+    """How much less is told with a change than without."""
+    return difference(
+        f"{kind}: {what}", f"{kind}: how much less is told with {_WORDS[what]}", f"{kind}, trained", f"{kind}, {what}",
+        "told", MARGIN, unit=_UNIT, expected=expected,
     )  # fmt: skip
 
 
 def _points(what: str) -> Contrast:
     """The same in how many images are told rightly, which a few that are told surely and wrongly do not decide."""
-    return Contrast(
-        name=f"pixels: {what}, accuracy", what=f"pixels: images told rightly, less those with {_WORDS[what]}",
-        terms=((1.0, "pixels, trained", "accuracy"), (-1.0, f"pixels, {what}", "accuracy")), margin=1.0,
-        unit="points of accuracy",
+    return difference(
+        f"pixels: {what}, accuracy", f"pixels: images told rightly, less those with {_WORDS[what]}",
+        "pixels, trained", f"pixels, {what}", "accuracy", 1.0, unit="points of accuracy",
     )  # fmt: skip
 
 
 def _between(what: str, expected: str = "") -> Contrast:
-    return Contrast(
-        name=f"{what}: pixels - words", what=f"cost in pixels less cost in words: {_WORDS[what]}",
-        terms=(*_terms("pixels", what), *_terms("words", what, -1.0)), margin=MARGIN, unit=_UNIT, expected=expected,
+    pixels, words = ((f"{kind}, trained", f"{kind}, {what}") for kind in _KINDS)
+    return difference_of_costs(
+        f"{what}: pixels - words", f"cost in pixels less cost in words: {_WORDS[what]}", pixels, words, MARGIN,
+        ("told", "told"), unit=_UNIT, expected=expected,
     )  # fmt: skip
 
 
 def _order(kind: str) -> Contrast:
-    return Contrast(
-        name=f"{kind}: VO - QK", what=f"{kind}: cost of freezing W_V and W_O, less that of freezing W_Q and W_K",
-        terms=((1.0, f"{kind}, QK frozen", "told"), (-1.0, f"{kind}, VO frozen", "told")), margin=MARGIN, unit=_UNIT,
-        expected="above 0",
+    return difference(
+        f"{kind}: VO - QK", f"{kind}: cost of freezing W_V and W_O, less that of freezing W_Q and W_K",
+        f"{kind}, QK frozen", f"{kind}, VO frozen", "told", MARGIN, unit=_UNIT, expected="above 0",
     )  # fmt: skip
 
 
 def _matrices(kind: str) -> tuple[Contrast, ...]:
     """What training did to W_Q and W_K, against the same model untrained."""
+    trained, untrained = f"{kind}, trained", f"{kind}, untrained"
     return (
-        Contrast(
-            name=f"{kind}: symmetric share", what=f"{kind}: symmetric share of |W_Q W_K^T|^2, less that untrained",
-            terms=((1.0, f"{kind}, trained", "symmetric share"), (-1.0, f"{kind}, untrained", "symmetric share")),
-            margin=0.05, unit="of the square",
+        difference(
+            f"{kind}: symmetric share", f"{kind}: symmetric share of |W_Q W_K^T|^2, less that untrained", trained,
+            untrained, "symmetric share", 0.05, unit="of the square",
         ),
-        Contrast(
-            name=f"{kind}: angle QK", what=f"{kind}: angle between what W_Q and W_K read, less that untrained",
-            terms=((1.0, f"{kind}, trained", "angle QK"), (-1.0, f"{kind}, untrained", "angle QK")), margin=5.0,
-            unit="degrees",
+        difference(
+            f"{kind}: angle QK", f"{kind}: angle between what W_Q and W_K read, less that untrained", trained,
+            untrained, "angle QK", 5.0, unit="degrees",
         ),
     )  # fmt: skip
 
@@ -128,23 +118,16 @@ def _pixels(ask: Ask) -> Text:
     return Text(stream="images", settings=(("name", name), ("sha256", sha256), *measured.settings))
 
 
-def _design(ask: Ask) -> Design:
-    return _quick(ask) if ask.quick else _full(ask)
-
-
 def _quick(ask: Ask) -> Design:
     return make_design(
         ask,
         study="words-or-pixels",
         texts=_texts(ask),
-        scale=Scale(
-            d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
-        ),
-        grid=Grid(),
+        scale=QUICK,
         arms=(
-            _trained("pixels"), _changed("pixels", "W_E frozen"), _trained("words"), _changed("words", "W_E frozen"),
+            *(arm for kind in _KINDS for arm in (_trained(kind), _changed(kind, "W_E frozen"))),
             *(_changed("pixels", what) for what in ("QK frozen", "VO frozen")),
-            *(_untrained(kind) for kind in _KINDS),
+            *map(_untrained, _KINDS),
         ),
         contrasts=(
             _between("W_E frozen", "below 0"),
@@ -155,8 +138,7 @@ def _quick(ask: Ask) -> Design:
             _order("pixels"),
             *(contrast for kind in _KINDS for contrast in _matrices(kind)),
         ),
-        replicates=6,
-    )  # fmt: skip
+    )
 
 
 def _full(ask: Ask) -> Design:
@@ -164,51 +146,34 @@ def _full(ask: Ask) -> Design:
         ask,
         study="words-or-pixels",
         texts=_texts(ask),
-        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
-        grid=Grid(),
+        scale=FULL,
         arms=(
-            *(_trained(kind) for kind in _KINDS),
+            *map(_trained, _KINDS),
             *(_changed(kind, what) for what in _CHANGES for kind in _KINDS),
-            *(_untrained(kind) for kind in _KINDS),
+            *map(_untrained, _KINDS),
         ),
         contrasts=(
             _between("W_E frozen", "below 0"),
             *(_between(what) for what in _CHANGES if what != "W_E frozen"),
             *(_cost("pixels", what, "near 0" if what == "W_E frozen" else "above 0") for what in _CHANGES),
             *(_cost("words", what) for what in _CHANGES),
-            *(_points(what) for what in _CHANGES),
-            *(_order(kind) for kind in _KINDS),
+            *map(_points, _CHANGES),
+            *map(_order, _KINDS),
             *(contrast for kind in _KINDS for contrast in _matrices(kind)),
         ),
-        replicates=8,
     )
-
-
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    difference = "the cost in pixels less that in words is"
-    rest = _of_order(findings)
-    if verdict == "unresolved":
-        what = "Whether a frozen W_E costs a model of pixels less than one of words"
-        return f"{what} is not settled by this run{rest}; {difference}"
-    if verdict == "equivalent":
-        return f"A frozen W_E costs a model of pixels as much as one of words{rest}: {difference}"
-    small = ", by less than would matter" if verdict == "differs but trivially" else ""
-    how = "more" if effect > 0 else "less"
-    what = f"A frozen patch projection costs a model of pixels {how} than a frozen W_E costs one of words"
-    return f"{what}{small}{rest}: {difference}"
 
 
 def _of_order(findings: Findings) -> str:
     """Which product costs a model of pixels more when it is frozen."""
-    result = findings.effect("pixels: VO - QK").told
-    if result.verdict == "unresolved":
-        return " (which of QK and VO costs pixels more when frozen is open)"
-    if result.verdict == "equivalent":
-        return " (QK and VO frozen at N(0, 0.02) cost pixels alike)"
-    little = "a little " if result.verdict == "differs but trivially" else ""
-    way = "more" if (result.effect or 0.0) > 0 else "less"
-    return f" (VO frozen at N(0, 0.02) costs pixels {little}{way} than QK)"
+    return by_verdict(
+        findings.effect("pixels: VO - QK").told,
+        unresolved=" (which of QK and VO costs pixels more when frozen is open)",
+        equivalent=" (QK and VO frozen at N(0, 0.02) cost pixels alike)",
+        above=" (VO frozen at N(0, 0.02) costs pixels {small}more than QK)",
+        below=" (VO frozen at N(0, 0.02) costs pixels {small}less than QK)",
+        small="a little ",
+    )
 
 
 QUESTION = Question(
@@ -223,11 +188,10 @@ QUESTION = Question(
         " freezing W_Q and W_K costs pixels more than freezing W_V and W_O."
     ),
     literature=(
-        "An image is cut into patches, which one linear map brings to the model's width:"
-        " that is the table of a text, for dense codes instead of one-hot ones (Dosovitskiy et al. 2020, arXiv"
-        " 2010.11929). No paper was found that freezes it beside the table of a text. The margin was lowered to"
-        " what `frozen-embeddings` has, in this unit, when a first quick run and the cost of a frozen table in a full"
-        " run of that study had been seen."
+        "An image is cut into patches, which one linear map brings to the model's width: that is the table of a text,"
+        " for dense codes instead of one-hot ones (Dosovitskiy et al. 2020, arXiv 2010.11929). No paper was found that"
+        " freezes it beside the table of a text. The margin was lowered to what `frozen-embeddings` has, in this unit,"
+        " when a first quick run and the cost of a frozen table in a full run of that study had been seen."
     ),
     plain=Plain(
         above="Freezing what its tokens are made of costs a model of images more than one of words.",
@@ -241,28 +205,38 @@ QUESTION = Question(
             " asked first, this run cannot tell."
         ),
     ),
-    also=(
-        (
-            "VO frozen: pixels - words",
-            Plain(
-                above="Freezing W_V and W_O costs a model of images more, by {effect} of what frequencies leave open.",
-                below="Freezing W_V and W_O costs a model of images less, by {effect} of what frequencies leave open.",
-                slightly="Freezing W_V and W_O costs them almost exactly as much.",
-                equivalent="Freezing W_V and W_O costs them as much.",
-                unresolved="Which of them misses W_V and W_O more, this run cannot tell.",
-            ),
+    also={
+        "VO frozen: pixels - words": Plain(
+            above="Freezing W_V and W_O costs a model of images more, by {effect} of what frequencies leave open.",
+            below="Freezing W_V and W_O costs a model of images less, by {effect} of what frequencies leave open.",
+            slightly="Freezing W_V and W_O costs them almost exactly as much.",
+            equivalent="Freezing W_V and W_O costs them as much.",
+            unresolved="Which of them misses W_V and W_O more, this run cannot tell.",
         ),
-        (
-            "identity: pixels - words",
-            Plain(
-                above="W = I throughout costs a model of images more, by {effect} of it.",
-                below="W = I throughout costs a model of images less, by {effect} of it.",
-                slightly="W = I throughout costs them almost exactly as much.",
-                equivalent="W = I throughout costs them as much.",
-                unresolved="Which of them loses more by W = I throughout, this run cannot tell.",
-            ),
+        "identity: pixels - words": Plain(
+            above="W = I throughout costs a model of images more, by {effect} of it.",
+            below="W = I throughout costs a model of images less, by {effect} of it.",
+            slightly="W = I throughout costs them almost exactly as much.",
+            equivalent="W = I throughout costs them as much.",
+            unresolved="Which of them loses more by W = I throughout, this run cannot tell.",
         ),
+    },
+    design=quick_or_full(_quick, _full),
+    claim=Claim(
+        unresolved=(
+            "Whether a frozen W_E costs a model of pixels less than one of words is not settled by this run{beside};"
+            " {ends}"
+        ),
+        equivalent="A frozen W_E costs a model of pixels as much as one of words{beside}: {ends}",
+        above=(
+            "A frozen patch projection costs a model of pixels more than a frozen W_E costs one of words{small}"
+            "{beside}: {ends}"
+        ),
+        below=(
+            "A frozen patch projection costs a model of pixels less than a frozen W_E costs one of words{small}"
+            "{beside}: {ends}"
+        ),
+        ends="the cost in pixels less that in words is",
+        beside=_of_order,
     ),
-    design=_design,
-    claim=_claim,
 )

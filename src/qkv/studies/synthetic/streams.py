@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -85,7 +85,7 @@ def _stamp(source: str) -> tuple[tuple[str, int, int], ...]:
 
 
 @lru_cache(maxsize=8)
-def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp: tuple[Any, ...]) -> Any:
+def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp: tuple[object, ...]) -> Any:
     """The same, remembered for as long as no file changes."""
     made = STREAMS[text.stream](text, source, cache)
     if not (val_tokens and isinstance(made, Corpus)) or len(made.val) <= val_tokens:
@@ -113,7 +113,7 @@ def _trained_on(made: Corpus, n: int) -> Corpus:
     return made if len(made.train) <= n else dataclasses.replace(made, train=_first(made.train, n))
 
 
-def _labelled(text: Text, source: str, cache: Path | None) -> Any:
+def _labelled(text: Text, source: str, cache: Path | None) -> Examples:
     """The same source read as texts with labels, for arms that classify.
 
     Raises SourceError where it holds none.
@@ -128,7 +128,7 @@ def _labelled(text: Text, source: str, cache: Path | None) -> Any:
 def without_labels(made: Examples) -> Corpus:
     """The same texts, in the same parts and tokens, for tasks that read no labels."""
 
-    def no_split() -> Any:
+    def no_split() -> NoReturn:
         raise SourceError(f"{made.name!r} is a table of labelled texts; it was not split as a text")
 
     return Corpus(
@@ -166,7 +166,7 @@ def _made(name: str, rule: str, tokenizer: Tokenizer, train: np.ndarray, val: np
         ids = ids.astype(id_type(tokenizer.d_vocab))
         return Tokens(ids=ids, offsets=np.array([0, len(ids)]), n_bytes=3 * len(ids))
 
-    def no_split() -> Any:
+    def no_split() -> NoReturn:
         raise SourceError(f"{name} is made by a rule; it has no text to split")
 
     return Corpus(
@@ -214,7 +214,7 @@ def _markov(text: Text, source: str, cache: Path | None) -> Corpus:
 
     Counting pairs is all there is to learn, and the best possible loss is its entropy rate.
     """
-    s: Mapping[str, Any] = dict(text.settings)
+    s = dict(text.settings)
     matrix = markov_matrix(s["states"], s["sharpness"], s["noise"])
     chain = _walk(matrix, s["tokens"], "train"), _walk(matrix, s["val_tokens"], "val")
     tokenizer = _tokenizer(s["states"])
@@ -266,7 +266,7 @@ def _pairs(text: Text, source: str, cache: Path | None) -> Corpus:
     before the first and behind the second belongs to each alone. Words that do not occur together have frames of
     their own.
     """
-    s: Mapping[str, Any] = dict(text.settings)
+    s = dict(text.settings)
     pairs, fillers, choices = s["pairs"], s["fillers"], s["choices"]
     n_words = 2 * pairs * len(CELLS)
     n = n_words + 2 * fillers + 1
@@ -322,7 +322,7 @@ def _uses(
 
 def _recall(text: Text, source: str, cache: Path | None) -> Corpus:
     """The vocabulary of associative recall, keys first, then values; the batches are made by `studies.recall`."""
-    s: Mapping[str, Any] = dict(text.settings)
+    s = dict(text.settings)
     n = s["keys"] + s["values"]
     tokenizer = _tokenizer(n)
     ids = np.resize(_ids(tokenizer, n), max(64, n))
@@ -388,7 +388,7 @@ def _images(text: Text, source: str, cache: Path | None) -> Images:
     return dataclasses.replace(made, val=ImageSet(pixels=made.val.pixels[drawn], labels=made.val.labels[drawn]))
 
 
-STREAMS: Mapping[str, Callable[[Text, str, Path | None], Any]] = {
+STREAMS: Mapping[str, Callable[[Text, str, Path | None], Corpus | Examples | Images]] = {
     "text": _own_text,
     "labelled": _labelled,
     "markov": _markov,
@@ -402,7 +402,7 @@ STREAMS: Mapping[str, Callable[[Text, str, Path | None], Any]] = {
 """Name -> stream."""
 
 
-def check_size(made: Any, *, steps: int, batch_size: int, n_ctx: int) -> None:
+def check_size(made: Corpus | Examples | Images, *, steps: int, batch_size: int, n_ctx: int) -> None:
     """Make sure that a text is worth a study: no token is seen more than 20 times, and enough is held out.
 
     Raises SourceError that says how much there is and how much would do.
@@ -427,7 +427,7 @@ def check_size(made: Any, *, steps: int, batch_size: int, n_ctx: int) -> None:
 _ENTRIES = {Examples: "labelled texts", Images: "images"}
 
 
-def _check_texts(made: Any, needed: int) -> None:
+def _check_texts(made: Examples | Images, needed: int) -> None:
     if made.n_train < needed:
         raise SourceError(
             f"{made.name!r} is too small for this study: {made.n_train:,} {_ENTRIES[type(made)]} to train on; expected"

@@ -8,10 +8,10 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine.design import OF_TRAININGS, Arm, Contrast, Design
 from qkv.studies.engine.store import StudyFolder
 from qkv.studies.engine.tuning import choice, report_key
@@ -236,7 +236,7 @@ def _earlier(design: Design, folder: StudyFolder) -> tuple[int, ...]:
     return tuple(sorted({row["replicates"] for row in before}))
 
 
-Reported = Mapping[tuple[str, int], dict[str, Any]]
+Reported = Mapping[tuple[str, int], JsonObject]
 """(arm, replicate) -> row of its reported run."""
 
 
@@ -250,7 +250,7 @@ def _reported(design: Design, folder: StudyFolder, source: str) -> Reported:
     return found
 
 
-def _quantity(row: Mapping[str, Any], name: str, steps: int) -> float | None:
+def _quantity(row: JsonMapping, name: str, steps: int) -> float | None:
     """What a training measured; of one that diverged what blind guessing would, where that says what it is."""
     if name == "loss":
         return row["loss"]

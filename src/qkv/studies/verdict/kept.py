@@ -7,41 +7,36 @@ was judged by. So whoever shows a kept verdict beside that rule judges it first.
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from qkv.errors import ConfigError
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine.design import Arm, Contrast, Design
 from qkv.studies.question import Ask, Question
-from qkv.studies.verdict.judging import ONLY_ALONE, Findings, Values, judged, numbered
+from qkv.studies.verdict.judging import ONLY_ALONE, Effect, Findings, Values, judged, numbered
 from qkv.studies.verdict.sentences import (
-    accounts,
+    answered,
     arms_words,
-    condition,
     effect_row,
+    expectations,
     intervals,
     judged_by,
     made_for,
     notes,
-    otherwise,
-    plainly,
-    refuted_by,
     scale_words,
-    sentence,
-    unjudged,
 )
 from qkv.studies.verdict.statistics import how_exact
 
 __all__ = ["judged_anew", "named", "was_judged"]
 
 
-def named(source: Mapping[str, Any], *, quick: bool, seeds: int) -> Ask:
+def named(source: JsonMapping, *, quick: bool, seeds: int) -> Ask:
     """What was asked of a text that is not read, by what the verdict file says of it."""
     kind = {name: source[name] for name in ("labelled", "vectors") if name in source}
     images = tuple(source["images"]) if "images" in source else None
     return Ask(named=(source["name"], source["sha256"]), images=images, quick=quick, seeds=seeds, **kind)
 
 
-def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
+def judged_anew(question: Question, kept: JsonMapping) -> JsonObject:
     """The same file with every contrast, the verdict and the sentence as `statistics` judges its values now.
 
     What has been published is told as it is known now.
@@ -53,15 +48,7 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
     design = question.design(named(source, quick=kept["quick"], seeds=seeds))
     _same_scale(question, design, kept)
     design = dataclasses.replace(design, arms=tuple(_as_sized(arm, kept["arms"]) for arm in design.arms))
-    today = {contrast.name: contrast for contrast in design.contrasts}
-    effects = tuple(
-        dataclasses.replace(effect, diverged=row.get("diverged", 0))
-        for effect, row in zip(
-            judged([(_contrast(row, today.get(row["name"])), _values(row)) for row in kept["contrasts"]]),
-            kept["contrasts"],
-            strict=True,
-        )
-    )
+    effects = _effects_today(design, kept)
     names = {effect.contrast.name for effect in effects}
     if effects[0].contrast.name != design.primary.name:
         raise ConfigError(
@@ -77,39 +64,41 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         earlier=tuple(kept["earlier_designs"]),
     )
     result, words = found.primary.result, arms_words(design.arms)
-    contrasts = [effect_row(effect) for effect in effects]
     return {
         **kept,
-        "verdict": result.verdict,
-        "sentence": sentence(question, found),
-        "plain": plainly(question, dataclasses.replace(found, effects=effects)),  # of what it asked
-        "condition": condition(question, dataclasses.replace(found, effects=effects)),
+        **answered(question, found, effects),
         "effect": result.effect,
         "low": result.low,
         "high": result.high,
         "p": result.p,
         "intervals": intervals(found.primary),
         "scale": scale_words(found),
-        "contrasts": contrasts,
-        "notes": [
-            *filter(
-                None,
-                [
-                    kept.get("counted"),
-                    judged_by(kept.get("earlier_margins", ()), kept["unit"]),
-                    made_for(kept.get("taken_over", ())),
-                ],
-            ),
-            *notes(effects, {name: contrast.arms for name, contrast in today.items()}, kept["arms"]),
-        ],
+        "contrasts": [effect_row(effect) for effect in effects],
+        "notes": _notes(kept, effects, design),
         "arms": [{**row, "what": _whole_words(design, words, row)} for row in kept["arms"]],
-        "falsified_by": question.falsified_by,
-        "accounts": accounts(question),
-        "otherwise": otherwise(effects),
-        "unjudged": unjudged(contrasts),
-        "refuted_by": refuted_by(found.primary),
-        "literature": question.literature,
+        **expectations(question, effects),
     }
+
+
+def _effects_today(design: Design, kept: JsonMapping) -> tuple[Effect, ...]:
+    """The kept values, judged by the rule of today."""
+    today = {contrast.name: contrast for contrast in design.contrasts}
+    effects = judged([(_contrast(row, today.get(row["name"])), _values(row)) for row in kept["contrasts"]])
+    return tuple(
+        dataclasses.replace(effect, diverged=row.get("diverged", 0))
+        for effect, row in zip(effects, kept["contrasts"], strict=True)
+    )
+
+
+def _notes(kept: JsonMapping, effects: Sequence[Effect], design: Design) -> list[str]:
+    """What has to be known beside a table, of a file that may not say all of it."""
+    whole = (
+        kept.get("counted"),
+        judged_by(kept.get("earlier_margins", ()), kept["unit"]),
+        made_for(kept.get("taken_over", ())),
+    )
+    reads = {contrast.name: contrast.arms for contrast in design.contrasts}
+    return [*filter(None, whole), *notes(effects, reads, kept["arms"])]
 
 
 _SCALE = re.compile(
@@ -119,7 +108,7 @@ _SCALE = re.compile(
 """The scale of a design as files of an older form have it, in words only."""
 
 
-def _same_scale(question: Question, design: Design, kept: Mapping[str, Any]) -> None:
+def _same_scale(question: Question, design: Design, kept: JsonMapping) -> None:
     """Make sure that a kept run was made at the scale of today's design. Raises ConfigError."""
     words = _SCALE.search(kept["scale"])
     then = kept.get("sizes") or (words and {k: int(v.replace(",", "")) for k, v in words.groupdict().items()}) or {}
@@ -132,19 +121,19 @@ def _same_scale(question: Question, design: Design, kept: Mapping[str, Any]) -> 
         )
 
 
-def _as_sized(arm: Arm, rows: Sequence[Mapping[str, Any]]) -> Arm:
+def _as_sized(arm: Arm, rows: Sequence[JsonMapping]) -> Arm:
     """An arm with the sizes that it had; some follow from the text, which is not read here."""
     own = next((row["sizes"] for row in rows if row["name"] == arm.name and "sizes" in row), None)
     return arm if own is None else dataclasses.replace(arm, sizes=tuple(own.items()))
 
 
-def _whole_words(design: Design, words: Mapping[str, str], row: Mapping[str, Any]) -> str:
+def _whole_words(design: Design, words: Mapping[str, str], row: JsonMapping) -> str:
     """What an arm did, in today's words where it is still the same arm; files of an older form leave much out."""
     arm = next((arm for arm in design.arms if arm.name == row["name"]), None)
     return row["what"] if arm is None or not row["what"].startswith(arm.what) else words[arm.name]
 
 
-def was_judged(kept: Mapping[str, Any], anew: Mapping[str, Any]) -> str:
+def was_judged(kept: JsonMapping, anew: JsonMapping) -> str:
     """A sentence on the verdicts that the file itself has otherwise; empty where it has none."""
     turned = [
         f"*{now['name']}* is {now['verdict']} and was {then['verdict']}"
@@ -161,7 +150,7 @@ def was_judged(kept: Mapping[str, Any], anew: Mapping[str, Any]) -> str:
     )
 
 
-def _replicates(kept: Mapping[str, Any]) -> int:
+def _replicates(kept: JsonMapping) -> int:
     """How many were meant: a file says it in words only."""
     found = re.search(r"of ([\d,]+) (?:paired|independent) ", kept["scale"])
     if found is None:
@@ -169,7 +158,7 @@ def _replicates(kept: Mapping[str, Any]) -> int:
     return int(found[1].replace(",", ""))
 
 
-def _contrast(row: Mapping[str, Any], today: Contrast | None = None) -> Contrast:
+def _contrast(row: JsonMapping, today: Contrast | None = None) -> Contrast:
     """The contrast of a kept row; what it needs, and whether it is constant, as it was or as the question has it now.
 
     A rate has no spread of its own, and counts more tries than it has values.
@@ -191,7 +180,7 @@ def _contrast(row: Mapping[str, Any], today: Contrast | None = None) -> Contrast
     )
 
 
-def _values(row: Mapping[str, Any]) -> Values:
+def _values(row: JsonMapping) -> Values:
     """By replicate; of the first ones where a row does not say which."""
     if "replicates" in row:
         return dict(zip(row["replicates"], row["values"], strict=True))

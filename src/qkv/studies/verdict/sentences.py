@@ -8,22 +8,24 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import compared
-from qkv.studies.engine.design import COUNTED, Arm
+from qkv.studies.engine.design import Arm, Design, Pairs
 from qkv.studies.question import Plain, Question
 from qkv.studies.verdict.judging import ArmFigures, Effect, Findings
 from qkv.studies.verdict.statistics import how_exact
 from qkv.studies.verdict.wording import condition_words, setting_words
+from qkv.words import COUNTED, amount, plural
 
 __all__ = [
-    "accounts",
     "amount",
+    "answered",
     "arms_words",
     "condition",
     "described",
     "effect_row",
+    "expectations",
     "intervals",
     "judged_by",
     "made_for",
@@ -38,23 +40,11 @@ __all__ = [
 ]
 
 
-def amount(value: float | None, signed: bool = True, unit: str = "") -> str:
-    """Three decimals (none of a `COUNTED` unit), or as many as show two digits; with its sign."""
-    if value is None:
-        return "?"
-    if math.isinf(value):
-        return "beyond any number"
-    digits, least = (0, 1) if unit in COUNTED else (3, 0.01)
-    if value != 0 and abs(value) < least:
-        digits = min(6, 1 - math.floor(math.log10(abs(value))))
-    return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
-
-
 def described(effect: Effect) -> str:
     """`+0.031 nats per token (95 % interval +0.012 to +0.050)`."""
     r, unit = effect.result, effect.contrast.unit
     if r.low is None:
-        return f"{amount(r.effect, unit=unit)} {unit} (no interval from {r.n} replicate{'s' * (r.n != 1)})"
+        return f"{amount(r.effect, unit=unit)} {unit} (no interval from {r.n} {plural(r.n, 'replicate')})"
     mean, low, high = (amount(value, unit=unit) for value in (r.effect, r.low, r.high))
     return f"{mean} {unit} (95 % interval {low} to {high})"
 
@@ -66,7 +56,7 @@ def scale_words(findings: Findings) -> str:
 
 def condition(question: Question, findings: Findings) -> str:
     """What the short answer was measured at, all effects that it tells, and where it is known not to hold."""
-    asked = {findings.primary.contrast.name, *(name for name, _ in question.also)}
+    asked = {findings.primary.contrast.name, *question.also}
     told = {effect.contrast.name for effect in findings.effects if effect.result.n} & asked
     read = [contrast for contrast in findings.design.contrasts if contrast.name in told]
     words = condition_words(findings.design, read or [findings.design.primary])
@@ -117,7 +107,7 @@ def plainly(question: Question, findings: Findings) -> str:
     Empty where no replicate says anything of the first.
     """
     words = _said(question.plain, findings.primary)
-    for name, plain in question.also if words else ():
+    for name, plain in question.also.items() if words else ():
         found = [effect for effect in findings.effects if effect.contrast.name == name]
         words += "".join(f" {_said(plain, effect) or plain.unresolved}".rstrip() for effect in found)
     return words
@@ -140,7 +130,7 @@ _JUDGED = ("not below 0", "above 0", "below 0", "near 0", "0")
 """How an expectation begins that `otherwise` can judge; any other is told as not judged."""
 
 
-def unjudged(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def unjudged(rows: Sequence[JsonMapping]) -> list[str]:
     """Effects whose expectation was stated before the first training and is judged by no rule, with what was found.
 
     rows: effects of a file.
@@ -162,11 +152,6 @@ def _is_refuted(effect: Effect) -> bool:
         meant = 1.0 if words.startswith("above") else -1.0
         return verdict == "equivalent" or (verdict.startswith("differs") and sign != meant)
     return words.startswith(("near 0", "0")) and verdict == "differs"
-
-
-def accounts(question: Question) -> dict[str, Any] | None:
-    """The names of effects that are told side by side, for a file; None where there are none."""
-    return None if question.accounts is None else dataclasses.asdict(question.accounts)
 
 
 def refuted_by(effect: Effect) -> str:
@@ -219,7 +204,7 @@ def intervals(effect: Effect) -> str:
     return how_exact(effect.result.n) if effect.contrast.nominal is None else "exact, of a rate"
 
 
-def effect_row(effect: Effect) -> dict[str, Any]:
+def effect_row(effect: Effect) -> JsonObject:
     """One contrast in a file of a verdict."""
     r = effect.result
     return {
@@ -243,7 +228,7 @@ def effect_row(effect: Effect) -> dict[str, Any]:
     } | _more(effect)
 
 
-def _more(effect: Effect) -> dict[str, Any]:
+def _more(effect: Effect) -> JsonObject:
     """What few contrasts have: one that they need, and replicates that are missing or diverged."""
     whole = effect.replicates == tuple(range(1, len(effect.values) + 1))
     more = {
@@ -271,9 +256,7 @@ def made_for(taken_over: Sequence[str]) -> str:
     )
 
 
-def notes(
-    effects: Sequence[Effect], reads: Mapping[str, Sequence[str]], arms: Sequence[Mapping[str, Any]]
-) -> list[str]:
+def notes(effects: Sequence[Effect], reads: Mapping[str, Sequence[str]], arms: Sequence[JsonMapping]) -> list[str]:
     """What has to be known beside a table: rates at the edge of what is tried, and measures that are missing.
 
     reads: contrast -> the arms it reads; arms: rows of a file.
@@ -311,11 +294,11 @@ def _on(text: str) -> str:
     return "" if text == "text" else f"on {text!r}"
 
 
-def _settings(pairs: Sequence[tuple[str, Any]]) -> str:
+def _settings(pairs: Pairs) -> str:
     return ", ".join(f"{name} {value}" for name, value in pairs)
 
 
-def _arm_row(figures: ArmFigures, what: str) -> dict[str, Any]:
+def _arm_row(figures: ArmFigures, what: str) -> JsonObject:
     n = len(figures.losses)
     mean = sum(figures.losses) / n if n else None
     sd = math.sqrt(sum((x - mean) ** 2 for x in figures.losses) / (n - 1)) if n > 1 and mean is not None else None
@@ -339,32 +322,50 @@ def _arm_row(figures: ArmFigures, what: str) -> dict[str, Any]:
     }
 
 
+def answered(question: Question, findings: Findings, effects: Sequence[Effect]) -> JsonObject:
+    """What a file says first. `effects` are those that were measured, where the findings have others too."""
+    measured = dataclasses.replace(findings, effects=tuple(effects))
+    return {
+        "verdict": findings.primary.result.verdict,
+        "sentence": sentence(question, findings),
+        "plain": plainly(question, measured),
+        "condition": condition(question, measured),
+    }
+
+
+def expectations(question: Question, effects: Sequence[Effect]) -> JsonObject:
+    """What was expected before the first training, what came out otherwise, and what would show it to be wrong."""
+    return {
+        "falsified_by": question.falsified_by,
+        "accounts": None if question.accounts is None else dataclasses.asdict(question.accounts),
+        "otherwise": otherwise(effects),
+        "unjudged": unjudged([effect_row(effect) for effect in effects]),
+        "refuted_by": refuted_by(effects[0]),
+        "literature": question.literature,
+    }
+
+
 def verdict_file(
     question: Question,
     findings: Findings,
     run: str,
     full: str = "",
     counted: str = "",
-    baselines: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
+    baselines: Sequence[JsonMapping] = (),
+) -> JsonObject:
     """What `verdict.json` holds and `qkv study --json` prints; no clock in it.
 
     full: what a full run said; counted: what was counted on the text; baselines: by `qkv.studies.counting`.
     """
-    primary = findings.primary
+    primary, design = findings.primary, findings.design
     r = primary.result
     words = arms_words([figures.arm for figures in findings.arms])
     arms = [_arm_row(figures, words[figures.arm.name]) for figures in findings.arms]
-    contrasts = [effect_row(effect) for effect in findings.effects]
-    reads = {contrast.name: contrast.arms for contrast in findings.design.contrasts}
     return {
         "study": question.name,
         "asks": question.asks,
-        "verdict": r.verdict,
-        "sentence": sentence(question, findings),
-        "plain": plainly(question, findings),
-        "condition": condition(question, findings),
-        "baseline": compared(findings.design, baselines, {arm["name"]: arm["loss"] for arm in arms}),
+        **answered(question, findings, findings.effects),
+        "baseline": compared(design, baselines, {arm["name"]: arm["loss"] for arm in arms}),
         "baselines": list(baselines),
         "effect": r.effect,
         "low": r.low,
@@ -374,13 +375,13 @@ def verdict_file(
         "seeds": r.n,
         "p": r.p,
         "run": run,
-        "quick": findings.design.quick,
+        "quick": design.quick,
         "full_answer": full,
-        "contrasts": contrasts,
+        "contrasts": [effect_row(effect) for effect in findings.effects],
         "arms": arms,
         "notes": [
             *filter(None, [counted, judged_by(findings.margins, primary.contrast.unit), made_for(findings.taken_over)]),
-            *notes(findings.effects, reads, arms),
+            *notes(findings.effects, {contrast.name: contrast.arms for contrast in design.contrasts}, arms),
         ],
         "earlier_margins": list(findings.margins),
         "taken_over": list(findings.taken_over),
@@ -389,19 +390,21 @@ def verdict_file(
         "trainings": findings.trainings,
         "intervals": intervals(primary),
         "earlier_designs": list(findings.earlier),
-        "falsified_by": question.falsified_by,
-        "accounts": accounts(question),
-        "otherwise": otherwise(findings.effects),
-        "unjudged": unjudged(contrasts),
-        "refuted_by": refuted_by(primary),
-        "literature": question.literature,
+        **expectations(question, findings.effects),
         "scale": scale_words(findings),
-        "sizes": dataclasses.asdict(findings.design.scale),
-        "design": findings.design.hash,
-        "protocol": findings.design.protocol,
-        "software": findings.design.software,
-        "source": {"name": findings.design.source_name, "sha256": findings.design.source_sha256}
-        | ({"labelled": True} if findings.design.has_labels else {})
-        | ({"images": list(findings.design.images)} if findings.design.images else {})
-        | ({"vectors": findings.design.vectors} if findings.design.vectors else {}),
+        **_of_design(design),
+    }
+
+
+def _of_design(design: Design) -> JsonObject:
+    """What was run, on what."""
+    return {
+        "sizes": dataclasses.asdict(design.scale),
+        "design": design.hash,
+        "protocol": design.protocol,
+        "software": design.software,
+        "source": {"name": design.source_name, "sha256": design.source_sha256}
+        | ({"labelled": True} if design.has_labels else {})
+        | ({"images": list(design.images)} if design.images else {})
+        | ({"vectors": design.vectors} if design.vectors else {}),
     }

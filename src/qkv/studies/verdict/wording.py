@@ -6,7 +6,6 @@ where they differ, all of theirs are told.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from qkv.models.layout import Layout
 from qkv.presets import find
@@ -22,7 +21,7 @@ _STREAMS = {
 _TASKS = {"causal": "next", "masked": "hidden"}
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 _STARTS = {"gpt2": "N(0, 0.02)", "xavier": "Glorot's", "zero_out": "W_O, W_out and W_U at 0", "recurrent": "an LSTM's"}
-_PARTS: Mapping[str, Mapping[Any, str]] = {
+_PARTS: Mapping[str, Mapping[object, str]] = {
     "mixer": {"lstm": "an LSTM in the place of attention", "mean": "a mean in the place of attention"},
     "positions": {
         kind: f"{'no' if kind == 'none' else kind} positions" for kind in ("none", "sinusoidal", "learned", "rotary")
@@ -128,7 +127,7 @@ def _deviations(arm: Arm) -> dict[str, str]:
     return {field: _part(field, value) for field, value in told.items() if value != getattr(usual, field)}
 
 
-def _part(field: str, value: Any) -> str:
+def _part(field: str, value: object) -> str:
     return _PARTS.get(field, {}).get(value, f"{field} {value}")
 
 

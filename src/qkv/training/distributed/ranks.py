@@ -21,7 +21,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from qkv.errors import ConfigError, RankLostError, RunError
+from qkv.jsontypes import JsonObject
 from qkv.training.config import TrainingConfig
 
 __all__ = ["ALONE", "FOLDER_VARIABLE", "Ranks", "buckets", "check_shares", "is_first_process", "join"]
@@ -105,7 +105,7 @@ class Ranks:
         """Wait for all."""
         self.gather(0.0)
 
-    def tell(self, facts: Mapping[str, object] | None) -> dict[str, Any]:
+    def tell(self, facts: Mapping[str, object] | None) -> JsonObject:
         """What rank 0 gives (as JSON knows it), on every rank."""
         if self.world == 1:
             return dict(facts or {})

@@ -18,16 +18,19 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from qkv.kernels.dispatch import heard_by, pointers
+from qkv.kernels.dispatch import Compiled, heard_by, pointers
 
 __all__ = ["NoTape", "StaleTape", "Tape"]
+
+Tree = TypeVar("Tree")
 
 _aten = torch.ops.aten
 
@@ -66,8 +69,8 @@ class Tape:
     """Calls, in the order in which they were made."""
 
     def __init__(self, most: int) -> None:
-        self._calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-        self._kept: list[Any] = []
+        self._calls: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self._kept: list[torch.UntypedStorage] = []
         """Memory outside the tape that recorded addresses point to."""
         self._memory = _Memory(most)
 
@@ -85,7 +88,7 @@ class Tape:
             for call, given in self._calls:
                 call(*given)
 
-    def _hear(self, function: Any, given: tuple[Any, ...], found: Any) -> None:
+    def _hear(self, function: Compiled, given: tuple[object, ...], found: int | None) -> None:
         """A compiled function of ours was called; what it returns, if anything, counts faults, of which it has none.
 
         Only addresses are needed. Looking them up with an operator of torch would record that operator as well.
@@ -94,10 +97,10 @@ class Tape:
         told = tuple(pointers(given))
         self._calls.append((function, told) if found is None else (_faultless, (function, told)))
 
-    def _keep(self, function: Any, given: tuple[Any, ...], named: dict[str, Any], found: Any) -> Any:
+    def _keep(self, function: OpOverload, given: tuple[object, ...], named: dict[str, object], found: object) -> object:
         """An operator was called; what it made, in memory of the tape's."""
         if function is _aten._local_scalar_dense.default:
-            self._calls.append((_unchanged, (self._memory.beside(given[0]), found)))
+            self._calls.append((_unchanged, (self._memory.beside(_tensor(given[0])), found)))
         elif _REFUSED & set(function.tags):
             raise NoTape(f"{function} cannot be repeated")
         elif function._schema.is_mutable:
@@ -108,7 +111,7 @@ class Tape:
                 return self._make(function, given, named, found)
         return found
 
-    def _make(self, function: Any, given: tuple[Any, ...], named: dict[str, Any], found: Any) -> Any:
+    def _make(self, function: OpOverload, given: tuple[object, ...], named: dict[str, object], found: object) -> object:
         """What an operator made gets a place, and is made there from now on."""
         placed = tree_map_only(Tensor, self._memory.like, found)
         packet, places = function.overloadpacket, [self._memory.beside(t) for t in tree_leaves(placed) if t is not None]
@@ -117,7 +120,7 @@ class Tape:
         if packet in _FILLS:
             self._calls.append((places[0].fill_, (_FILLS[packet],)))
         elif packet in _COPIES:
-            self._calls.append((places[0].copy_, (self._memory.beside(given[0]),)))
+            self._calls.append((places[0].copy_, (self._memory.beside(_tensor(given[0])),)))
         elif function in _OUT and not named.get("dtype"):
             self._call(_OUT[function], given, named | {"out": places[0]})
         else:
@@ -127,11 +130,11 @@ class Tape:
             place.copy_(tensor)
         return placed
 
-    def _call(self, function: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _call(self, function: OpOverload, given: tuple[object, ...], named: dict[str, object]) -> None:
         given, named = self._aside(given), self._aside(named)
         self._calls.append((functools.partial(function, **named) if named else function, given))
 
-    def _aside(self, given: Any) -> Any:
+    def _aside(self, given: Tree) -> Tree:
         return tree_map_only(Tensor, self._memory.beside, given)
 
 
@@ -147,7 +150,13 @@ class _Listening(TorchDispatchMode):
         """Not wrapped for torch's compiler, which would be imported for it and takes a second."""
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         return self._tape._keep(func, args, kwargs or {}, func(*args, **(kwargs or {})))
 
 
@@ -225,17 +234,22 @@ def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _remade(again: Callable[[], Any], places: list[Tensor]) -> None:
+def _tensor(given: object) -> Tensor:
+    assert isinstance(given, Tensor)
+    return given
+
+
+def _remade(again: Callable[[], object], places: list[Tensor]) -> None:
     made = (t for t in tree_leaves(again()) if t is not None)
     for place, tensor in zip(places, made, strict=True):
         place.copy_(tensor)
 
 
-def _unchanged(tensor: Tensor, before: Any) -> None:
+def _unchanged(tensor: Tensor, before: object) -> None:
     if tensor.item() != before:
         raise StaleTape(f"{tensor.item()} for {before}")
 
 
-def _faultless(function: Any, given: tuple[Any, ...]) -> None:
+def _faultless(function: Compiled, given: tuple[object, ...]) -> None:
     if n := function(*given):
         raise IndexError(f"{n} targets are no index of a logit")

@@ -11,20 +11,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from qkv.errors import UserError, many, unknown
+from qkv.errors import UserError, unknown
 from qkv.inspection.attribution import is_sum
+from qkv.jsontypes import JsonObject
 from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
-from qkv.views.payloads import Backward, ForwardText, Looks, Patched, Written
 from qkv.views.report.packed import Packed
-from qkv.views.sections.attention import name_of, title_of, titled, whole
-from qkv.views.sections.forward import backward, forward
+from qkv.views.sections.attention import name_of, pair_attention, read_pair, read_source, title_of, titled, whole
+from qkv.views.sections.forward import Backward, ForwardText, backward, forward
+from qkv.views.sections.heads import Looks
 from qkv.views.sections.long_text import LONGEST_READ, LongText
-from qkv.views.sections.matrix import MatrixAnswer, matrix_of
-from qkv.views.sections.pairs import pair_attention, read_pair, read_source
-from qkv.views.sections.patching import patched, written
+from qkv.views.sections.matrices import MatrixAnswer, matrix_of
+from qkv.views.sections.patching import Patched, Written, patched, written
 from qkv.views.sections.vocabulary import Meanings, Nearby, in_context, near_token
 from qkv.views.viewer import Viewer, Words
+from qkv.words import many
 
 __all__ = ["ASKS", "Desk", "Question"]
 
@@ -54,11 +55,11 @@ class Question:
     address: str = ""
 
     @classmethod
-    def read(cls, given: Any) -> "Question":
+    def read(cls, given: object) -> "Question":
         """From what came over the wire. Raises UserError for another shape or type."""
         if not isinstance(given, Mapping):
             raise UserError("a question is a JSON object")
-        values: dict[str, Any] = {}
+        values: JsonObject = {}
         for field in dataclasses.fields(cls):
             if field.name not in given or given[field.name] is None:
                 continue
@@ -66,7 +67,7 @@ class Question:
         return cls(**values)
 
 
-def _checked(name: str, value: Any) -> Any:
+def _checked(name: str, value: object) -> str | int | tuple[str, ...]:
     if name == "changes":
         if not isinstance(value, list) or len(value) > MOST_CHANGES or not all(isinstance(v, str) for v in value):
             raise UserError(f"changes is a list of at most {MOST_CHANGES} texts")
@@ -97,7 +98,7 @@ class Desk:
         cannot += _NEED_TEXT if self.viewer.reads_images or not self.viewer.has_code else ()
         return tuple(name for name in ASKS if name not in cannot)
 
-    def answer(self, name: str, given: Any) -> Any:
+    def answer(self, name: str, given: object) -> Any:
         """The answer, a dataclass. Raises UserError for what cannot be answered, in a sentence for the page."""
         if name not in ASKS:
             raise UserError(unknown("question", name[:40], ASKS))

@@ -18,7 +18,7 @@ import mimetypes
 from collections.abc import AsyncIterator, Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from anyio import to_thread
@@ -29,15 +29,18 @@ from starlette.routing import Route
 
 from qkv.errors import QkvError, UserError
 from qkv.folder.run_folder import RunFolder
+from qkv.jsontypes import JsonObject
 from qkv.telemetry import RUN_ARM, Memory, Telemetry
+from qkv.views.host import Host
 from qkv.views.live.asking import Desk
 from qkv.views.live.follow import Follower, Pulse, Purse, edition_of, pulse_of
 from qkv.views.live.guard import App, Guard
-from qkv.views.payloads import Host, OtherRun, PlaySection
 from qkv.views.report.packed import to_json, wire
 from qkv.views.report.page import LIVE_POLICY, live_page
 from qkv.views.report.page_sections import Sections
 from qkv.views.report.playground import POLICY, playground
+from qkv.views.sections.grids import OtherRun
+from qkv.views.sections.training_in_page import PlaySection
 from qkv.views.viewer import Viewer
 
 __all__ = ["Page", "Shown", "application"]
@@ -70,7 +73,7 @@ class Page(Follower[Pulse]):
         """Let this thread compute on one core while the run trains: two that wait for each other keep both busy."""
         torch.set_num_threads(self._threads if self.pulse.finished else 1)
 
-    def payload(self) -> Any:
+    def payload(self) -> object:
         """Every section, and what may be asked. Raises RunFolderError where the run was taken away."""
         RunFolder.open(self.folder)
         desk = self.desk
@@ -84,7 +87,7 @@ class Page(Follower[Pulse]):
             other = OtherRun(name=self._beside.resolve().name, map=sections.map(), grid=sections.grid())
         return dataclasses.replace(report, other=other)
 
-    def sections(self, names: Iterable[str]) -> dict[str, Any]:
+    def sections(self, names: Iterable[str]) -> JsonObject:
         """Some sections as they are now, in their order for as long as a training is spared; whole when it is finished.
 
         `wait` is in how many seconds it is worth asking for those that are not among them; `kept` are the steps whose
@@ -109,7 +112,7 @@ class Page(Follower[Pulse]):
             found = sections.play()
         return found if found and found.weights is not None else None
 
-    def _read(self, name: str) -> Any:
+    def _read(self, name: str) -> object:
         with Sections(self.folder, memory=self._remembered()) as sections:
             return getattr(sections, name)()
 
@@ -153,9 +156,9 @@ class Shown(Protocol):
     def desk(self) -> Desk | None: ...
     def end(self) -> None: ...
     def spare(self) -> None: ...
-    def payload(self) -> Any: ...
+    def payload(self) -> object: ...
     def play(self) -> PlaySection | None: ...
-    def sections(self, names: Iterable[str]) -> dict[str, Any]: ...
+    def sections(self, names: Iterable[str]) -> JsonObject: ...
     async def watch(self) -> None: ...
     def events(self) -> AsyncIterator[str]: ...
 

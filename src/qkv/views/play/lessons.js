@@ -1,7 +1,8 @@
+// @ts-check
 // Five questions people ask, each with the arms that answer it at this size. `look` says what to look for; what a small
 // model shows is evidence for small models, so each leads to the full study.
 
-import { usual } from "./switches.js";
+import { usual } from "./engine/switches.js";
 
 const arm = (changes) => ({ ...usual(), ...changes });
 

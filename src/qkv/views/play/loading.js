@@ -1,9 +1,10 @@
+// @ts-check
 // The weights of a run, from the files of its folder, as the playground takes them: { name, step, tokens, sizes, arm, weights }.
 // Every mistake is an Error whose sentence the page shows. safetensors hold names and numbers; nothing in them could run.
 
-import { unpack } from "./decode.js";
-import { sharesKeys, why } from "./fits.js";
-import { catalogue } from "./transformer.js";
+import { unpack } from "../static/decode.js";
+import { sharesKeys, why } from "../static/fits.js";
+import { catalogue } from "./engine/transformer.js";
 
 const LONGEST_HEADER = 1 << 20;
 const NO_SAFETENSORS = "This is no safetensors file.";

@@ -1,3 +1,4 @@
+// @ts-check
 // A text as letters that an address may hold, and back: deflate, then base64url (RFC 4648, section 5).
 
 async function through(stream, bytes) {

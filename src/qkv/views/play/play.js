@@ -1,32 +1,36 @@
+// @ts-check
 // The playground: two arms train side by side in this page, from the same start on the same data, and are watched.
 
-import { armControls, playBar, sharedControls } from "./controls.js";
-import { baselines, inputCounts } from "./baselines.js";
-import { h, inSight, newId } from "./dom.js";
-import { plural, token, whole } from "./format.js";
-import { save } from "./keep.js";
-import { FIXED, sharing } from "./fits.js";
+import { armControls, playBar, sharedControls } from "./panels/controls.js";
+import { baselines, inputCounts } from "./engine/baselines.js";
+import { h, inSight, newId } from "../static/dom.js";
+import { plural, token, whole } from "../static/format.js";
+import { save } from "../static/keep.js";
+import { FIXED, sharing } from "../static/fits.js";
 import { LESSONS } from "./lessons.js";
 import { fromFiles, fromSection } from "./loading.js";
-import { losses } from "./losses.js";
-import { ARMS, NAMES } from "./pair.js";
-import { cosineView, movedView, writtenView } from "./otherviews.js";
-import { patternView } from "./patternview.js";
+import { losses } from "./panels/losses.js";
+import { ARMS, NAMES } from "./panels/pair.js";
+import { cosineView, movedView, writtenView } from "./panels/otherviews.js";
+import { patternView } from "./panels/patternview.js";
 import { Race } from "./race.js";
-import { rowView } from "./rowview.js";
+import { rowView } from "./panels/rowview.js";
 import { safetensors } from "./safetensors.js";
 import { packText, unpackText } from "./packing.js";
 import { LONGEST_TEXT, SHORTEST_TEXT, fresh, fromHash, toHash } from "./state.js";
-import { sound, usual } from "./switches.js";
-import { N_CTX, charactersIn, makeTask } from "./tasks.js";
-import { onTheme } from "./theme.js";
-import { weightView } from "./weightview.js";
+import { sound, usual } from "./engine/switches.js";
+import { N_CTX, charactersIn, makeTask } from "./engine/tasks.js";
+import { onTheme } from "../static/theme.js";
+import { weightView } from "./panels/weightview.js";
 
 const WRITES_EVERY = 1000; // milliseconds
 const state = fresh();
 const race = { given: null, playing: false, taken: 0, pace: 0, seen: null, curves: null, show: (id) => token(race.tokens[id]) };
 let threads, views, bar, arms, shared, lessonBox, loadBox, keepBox;
-let [turn, wroteAt, busy, countedFor] = [0, 0, Promise.resolve(), {}];
+let [turn, wroteAt] = [0, 0];
+/** @type {Promise<any>} */
+let busy = Promise.resolve();
+let countedFor = { key: "", baselines: [], counts: new Float64Array(0) };
 
 // What is wrong with a text, or nothing; of a run that is gone on from only the characters count that are its tokens.
 function refuse(text, given = race.given) {
@@ -325,5 +329,5 @@ async function begin() {
 
 // To be looked at from the console, and by tests; the page around a frame pauses what it hides, and Escape leaves it.
 globalThis.playground = { state, race, pause: () => race.playing && pause() };
-if (parent !== globalThis) addEventListener("keydown", ({ key }) => key === "Escape" && globalThis.frameElement?.closest("dialog")?.close());
+if (parent !== window) addEventListener("keydown", ({ key }) => key === "Escape" && globalThis.frameElement?.closest("dialog")?.close());
 begin().catch((error) => document.getElementById("play").prepend(h("p.wrong", { role: "alert" }, `This page could not start: ${error.message}`)));

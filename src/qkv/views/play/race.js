@@ -1,3 +1,4 @@
+// @ts-check
 // Two arms, each in a worker made from this page's own text, kept at the same step: a stretch of steps is asked of both,
 // and the next stretch only when both have answered.
 

@@ -1,3 +1,4 @@
+// @ts-check
 // Weights as a safetensors file (F32, one entry an address), as qkv writes model.safetensors. Saving only names and
 // numbers, there is nothing in it that could run.
 

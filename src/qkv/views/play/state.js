@@ -1,8 +1,9 @@
+// @ts-check
 // Everything that decides what the page shows, and how it travels in the address after "#". A link that somebody wrote by
 // hand, or broke, gives the nearest sound state, never an error.
 
-import { SWITCHES, USUAL_RATE, sound, usual } from "./switches.js";
-import { TASKS } from "./tasks.js";
+import { SWITCHES, USUAL_RATE, sound, usual } from "./engine/switches.js";
+import { TASKS } from "./engine/tasks.js";
 import { TEXT } from "./text.js";
 
 export const SHORTEST_TEXT = 400;

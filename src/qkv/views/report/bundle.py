@@ -1,51 +1,54 @@
-"""The ES modules of `static/` as one classic script, so that a page works from file://, where browsers refuse modules.
+"""The ES modules of `static/` and `play/` as one classic script, since a page from file:// may load no modules.
 
 Each module becomes a function that runs once, after those it imports. It understands the few forms that our modules
-use (named and default imports from "./name.js", exported functions and constants, one default export) and refuses any
-other, so that what runs in the report is what runs as native modules on a live page. Installing needs no build tool.
+use (named and default imports from "./name.js" or "../folder/name.js", exported functions and constants, one default
+export) and refuses any other, so that what runs in the report is what runs as native modules on a live page. Installing
+needs no build tool.
 """
 
 import re
-from collections.abc import Callable
 from importlib.resources import files
 
-__all__ = ["LIBRARIES", "bundle", "libraries", "script_safe", "static_text"]
+__all__ = ["FOLDERS", "LIBRARIES", "bundle", "libraries", "script_safe", "static_text"]
 
 LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 """Vendored scripts, in the order in which they are loaded; versions and licences are in `static/vendor/README.md`."""
 
-_IMPORT = re.compile(r'^import\s+(?:(\w+)|\{([^}]*)\})\s+from\s+"\./([\w-]+\.js)";[ \t]*$', re.MULTILINE)
+FOLDERS = ("static", "play", "play/engine", "play/panels")
+"""Where the modules lie; a name occurs once in all of them."""
+
+_FROM = r'from\s+"\.{1,2}/(?:[\w./-]+/)?([\w-]+\.js)"'
+_IMPORT = re.compile(r"^import\s+(?:(\w+)|\{([^}]*)\})\s+" + _FROM + r";[ \t]*$", re.MULTILINE)
 _EXPORT = re.compile(r"^export\s+(async\s+function\*?|function\*?|const|class)\s+(\w+)", re.MULTILINE)
 _DEFAULT = re.compile(r"^export\s+default\s+", re.MULTILINE)
 _LEFT = re.compile(r"^\s*(?:import\b[^(]|export\b)", re.MULTILINE)
 
 
 def static_text(name: str) -> str:
-    """A file of `static/` as text, from wherever the package is installed."""
-    return (files("qkv.views") / "static" / name).read_text(encoding="utf-8")
+    """A file of `static/` or `play/` by its name, of which there is one, from wherever the package is installed."""
+    places = (files("qkv.views") / folder / name for folder in FOLDERS)
+    return next(place for place in places if place.is_file()).read_text(encoding="utf-8")
 
 
-def bundle(entry: str, gives: str = "", read: Callable[[str], str] | None = None) -> str:
-    """The module `entry` (a file name in `static/`) and all that it imports, as one script in strict mode.
+def bundle(entry: str, gives: str = "") -> str:
+    """The module `entry` (a file name in `FOLDERS`) and all that it imports, as one script in strict mode.
 
-    With `gives`, the script leaves the entry's default export in a constant of that name. `read` gives a module's
-    source by its file name, for pages that add modules of their own to those of `static/`.
+    With `gives`, the script leaves the entry's default export in a constant of that name.
     """
-    read = read or static_text
     order: list[str] = []
-    _visit(entry, order, [], read)
-    parts = ['"use strict";', "const modules = {};", *(_wrapped(name, read(name)) for name in order)]
+    _visit(entry, order, [])
+    parts = ['"use strict";', "const modules = {};", *(_wrapped(name, static_text(name)) for name in order)]
     if gives:
         return f"const {gives} = (() => {{\n" + "\n".join([*parts, f"return modules[{entry!r}].default;"]) + "\n})();\n"
     return "(() => {\n" + "\n".join(parts) + "\n})();\n"
 
 
-def _visit(name: str, order: list[str], above: list[str], read: Callable[[str], str]) -> None:
+def _visit(name: str, order: list[str], above: list[str]) -> None:
     assert name not in above, f"modules import each other in a ring: {' -> '.join([*above, name])}"
     if name in order:
         return
-    for match in _IMPORT.finditer(read(name)):
-        _visit(match[3], order, [*above, name], read)
+    for match in _IMPORT.finditer(static_text(name)):
+        _visit(match[3], order, [*above, name])
     order.append(name)
 
 

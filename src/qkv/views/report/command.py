@@ -7,21 +7,32 @@ becomes the steps that its schedule was made for.
 import dataclasses
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from qkv.config import field_paths
 from qkv.data.config import ImageOptions, LabelledOptions
 from qkv.instruments.schedule import LEVELS
 from qkv.kernels.elementwise import UNMEASURED
-from qkv.presets import find
+from qkv.presets import Preset, find
 from qkv.recipe import RunConfig, unused_settings
 from qkv.tasks import find_task
 from qkv.training.precision import Machine, kernels_here, native_here
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance as Settings
 
 __all__ = ["command_of"]
 
 _OF_DATA = ("train_bytes", "classes", "pixels")
 """Settings of data without an option, which are empty where nobody and no law chose them."""
+_LEFT_TO_OPTIONS = (
+    "training.schedule.steps",
+    "training.schedule.most_steps",
+    "training.until_loss",
+    "training.minutes",
+)
+_Pairs: TypeAlias = list[tuple[str, object]]
+"""(dotted path of a setting, its value)"""
 
 
 def command_of(config: RunConfig, steps: int | None, home: str = "") -> str:
@@ -51,18 +62,30 @@ def _words(config: RunConfig, steps: int | None) -> list[str]:
     preset = find(config.preset, config.task, goes_on=goes_on)
     horizon = config.training.schedule.steps or steps or 0
     words = ["qkv", "train", *([config.data.source] if config.data.source else [])]
-    options: list[tuple[str, Any, bool]] = [
+    words += [word for name, value in _options(config, horizon) for word in (name, str(value))]
+    words += [word for change in config.changes[len(preset.changes) :] for word in ("--change", change)]
+    chosen = _of_model(config, preset) + _of_data(config)
+    chosen += _of_training(config, preset, horizon) + _of_machine(config)
+    idle = unused_settings(config)  # it would be refused where somebody types the command
+    settings = (f"{_shortest(path)}={_text(value)}" for path, value in chosen if path not in idle)
+    return [*words, "--set", ",".join(settings)]
+
+
+def _options(config: RunConfig, horizon: int) -> list[tuple[str, object]]:
+    """What has an option of its own, with its value."""
+    goes_on, data, training = bool(config.from_run), config.data, config.training
+    options: list[tuple[str, object, bool]] = [
         ("--task", config.task, True),
         ("--preset", config.preset, not goes_on),  # these three are the other run's
-        ("--tokenizer", config.data.tokenizer, bool(config.data.tokenizer) and not goes_on),
-        ("--vocab", config.data.vocab, config.data.vocab > 0 and not goes_on),
+        ("--tokenizer", data.tokenizer, bool(data.tokenizer) and not goes_on),
+        ("--vocab", data.vocab, data.vocab > 0 and not goes_on),
         ("--from", config.from_run, goes_on),
-        ("--val", config.data.val, bool(config.data.val)),
-        ("--text-column", config.data.text_column, bool(config.data.text_column)),
-        ("--label-column", config.data.label_column, bool(config.data.label_column)),
+        ("--val", data.val, bool(data.val)),
+        ("--text-column", data.text_column, bool(data.text_column)),
+        ("--label-column", data.label_column, bool(data.label_column)),
         ("--steps", horizon, horizon > 0),
-        ("--minutes", f"{config.training.minutes:g}", not horizon and config.training.minutes > 0),
-        ("--until-loss", config.training.until_loss, config.training.until_loss > 0),
+        ("--minutes", f"{training.minutes:g}", not horizon and training.minutes > 0),
+        ("--until-loss", training.until_loss, training.until_loss > 0),
         ("--seed", config.seed, True),
         ("--watch", config.watch if config.watch in LEVELS else "light", True),
         ("--device", config.machine.device, True),
@@ -70,44 +93,53 @@ def _words(config: RunConfig, steps: int | None) -> list[str]:
         ("--threads", config.machine.threads, True),
         ("--nproc", config.machine.ranks, config.machine.ranks > 1),
     ]
-    words += [word for name, value, is_given in options if is_given for word in (name, str(value))]
-    words += [word for change in config.changes[len(preset.changes) :] for word in ("--change", change)]
+    return [(name, value) for name, value, is_given in options if is_given]
+
+
+def _of_model(config: RunConfig, preset: Preset) -> _Pairs:
+    """Sizes and layout, as far as a law or the person chose them."""
     sizes = [(f"model.sizes.{name}", value) for name, value in _leaves(config.model.sizes)]
-    chosen = [pair for pair in sizes if pair[0] != "model.sizes.d_vocab"]
     by_law = ("dropout", *(["tied"] if config.model.kind in preset.one_table else []))
+    chosen = [pair for pair in sizes if pair[0] != "model.sizes.d_vocab"]
     chosen += _differing("model.layout", config.model.layout, preset.layout, always=by_law)
-    if goes_on:
-        chosen = [pair for pair in chosen if pair[0] in ("model.sizes.n_ctx", "model.layout.dropout")]
-    chosen += [(f"data.{name}", value) for name in _OF_DATA if (value := getattr(config.data, name))]
+    if config.from_run:
+        return [pair for pair in chosen if pair[0] in ("model.sizes.n_ctx", "model.layout.dropout")]
+    return chosen
+
+
+def _of_data(config: RunConfig) -> _Pairs:
+    """How the data is read, and images cut."""
+    chosen = [(f"data.{name}", value) for name in _OF_DATA if (value := getattr(config.data, name))]
     if find_task(config.task).label_column:
         chosen += [(f"data.labels.{name}", value) for name, value in _leaves(config.data.labels or LabelledOptions())]
     if config.data.images is not None:
         chosen += _differing("data.images", config.data.images, ImageOptions())
     if config.model.patches is not None:
         chosen += [(f"model.patches.{name}", getattr(config.model.patches, name)) for name in ("patch", "stride")]
+    return chosen
+
+
+def _of_training(config: RunConfig, preset: Preset, horizon: int) -> _Pairs:
+    """Watching, training and the ledger."""
     training = dataclasses.replace(type(config.training)(), schedule=preset.schedule(horizon))
-    left_to_options = (
-        "training.schedule.steps",
-        "training.schedule.most_steps",
-        "training.until_loss",
-        "training.minutes",
-    )
     usual = LEVELS.get(config.watch) or LEVELS["light"]
-    chosen += [] if config.watch == "off" else _differing("watching", config.watching, usual)
+    chosen = [] if config.watch == "off" else _differing("watching", config.watching, usual)
     laws = ("batch_size", "accumulate", *(path for path, _ in _leaves(config.training.optimizer, "optimizer.")))
     made = _differing("training", config.training, training, always=laws)
-    chosen += [pair for pair in made if pair[0] not in left_to_options]
-    chosen += _differing("ledger", config.ledger, type(config.ledger)())
+    chosen += [pair for pair in made if pair[0] not in _LEFT_TO_OPTIONS]
+    return chosen + _differing("ledger", config.ledger, type(config.ledger)())
+
+
+def _of_machine(config: RunConfig) -> _Pairs:
+    """How it is computed, where that is not what this machine would choose."""
     machine = _differing("machine", config.machine, Machine(kernels=config.machine.kernels))
-    chosen += [pair for pair in machine if pair[0] in ("machine.shard", "machine.compile")]
+    chosen = [pair for pair in machine if pair[0] in ("machine.shard", "machine.compile")]
     if config.machine.native != native_here(config.machine):
         chosen.append(("machine.native", config.machine.native))
     if config.machine.passes_natively and (here := kernels_here(config.machine)) is not None:
         made = config.machine.kernels or UNMEASURED[config.machine.dtype]
         chosen += _differing("machine.kernels", made, here)
-    idle = unused_settings(config)  # it would be refused where somebody types the command
-    chosen = [pair for pair in chosen if pair[0] not in idle]
-    return [*words, "--set", ",".join(f"{_shortest(path)}={_text(value)}" for path, value in chosen)]
+    return chosen
 
 
 def _shortest(path: str) -> str:
@@ -117,25 +149,25 @@ def _shortest(path: str) -> str:
     return next((e for e in endings if sum(p == e or p.endswith(f".{e}") for p in paths) == 1), path)
 
 
-def _leaves(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
+def _leaves(config: "Settings", prefix: str = "") -> _Pairs:
     """Every setting of a dataclass as (dotted path, value)."""
-    found: list[tuple[str, Any]] = []
+    found: _Pairs = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             found += _leaves(value, f"{prefix}{field.name}.")
         else:
             found.append((f"{prefix}{field.name}", value))
     return found
 
 
-def _differing(prefix: str, config: Any, usual: Any, always: Sequence[str] = ()) -> list[tuple[str, Any]]:
+def _differing(prefix: str, config: "Settings", usual: "Settings", always: Sequence[str] = ()) -> _Pairs:
     """Settings that are not the usual ones, and those that a law may choose otherwise another time."""
     pairs, told = zip(_leaves(config), _leaves(usual), strict=True), set(always)
     return [(f"{prefix}.{p}", value) for (p, value), (_, expected) in pairs if p in told or value != expected]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

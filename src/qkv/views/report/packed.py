@@ -50,7 +50,7 @@ def pack(array: np.ndarray, *, as_bytes: bool = False) -> Packed:
     return Packed(dtype=name, shape=tuple(int(n) for n in array.shape), data=text, scale=scale, digits=digits)  # type: ignore[arg-type]
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> Any:
     """Dataclasses, tuples and NumPy scalars as what JSON can hold; a float that is not finite becomes null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -65,7 +65,7 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def embed(value: Any) -> str:
+def embed(value: object) -> str:
     """`value` as JSON that is safe inside a `<script>` element whatever its strings hold.
 
     Everything outside ASCII is escaped (U+2028 and lone surrogates with it), and so are `<`, `>` and `&`: no closing
@@ -75,7 +75,7 @@ def embed(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def parted(value: Any) -> tuple[Any, bytes]:
+def parted(value: object) -> tuple[object, bytes]:
     """(`value` as JSON can hold it, the bytes of its arrays one after another).
 
     Each array stands there as `{"dtype", "shape", "scale", "digits", "at", "bytes"}`; it begins at a multiple of 8, and
@@ -85,7 +85,7 @@ def parted(value: Any) -> tuple[Any, bytes]:
     return _without_arrays(value, blobs, {}), b"".join(blobs)
 
 
-def _without_arrays(value: Any, blobs: list[bytes], places: dict[str, int]) -> Any:
+def _without_arrays(value: object, blobs: list[bytes], places: dict[str, int]) -> object:
     if isinstance(value, Packed):
         data = base64.b64decode(value.data)
         if value.data not in places:
@@ -108,7 +108,7 @@ def _without_arrays(value: Any, blobs: list[bytes], places: dict[str, int]) -> A
     return to_json(value)
 
 
-def wire(answer: Any) -> bytes:
+def wire(answer: object) -> bytes:
     """An answer as bytes: length of the header (4, little-endian), the header, the arrays one after another."""
     header, arrays = parted(answer)
     text = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
@@ -116,7 +116,7 @@ def wire(answer: Any) -> bytes:
     return len(text).to_bytes(4, "little") + b"\0" * 4 + text + arrays
 
 
-def carried(payload: Any) -> str:
+def carried(payload: object) -> str:
     """A payload as two script elements of a page: its words, and the numbers of its arrays, deflated, as base64."""
     header, arrays = parted(payload)
     numbers = base64.b64encode(zlib.compress(arrays, 9)).decode("ascii")

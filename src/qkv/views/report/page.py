@@ -5,11 +5,10 @@ outside script, style, font or image.
 """
 
 import html
-from typing import Any
 
-from qkv.views.payloads import Report
 from qkv.views.report.bundle import LIBRARIES, bundle, libraries, script_safe, static_text
 from qkv.views.report.packed import carried, embed
+from qkv.views.report.page_sections import Report
 from qkv.views.report.playground import POLICY as PLAYGROUND_POLICY
 from qkv.views.report.playground import playground_template
 
@@ -90,7 +89,7 @@ def render_page(report: Report) -> str:
     )
 
 
-def page_of(payload: Any, entry: str, *, title: str, description: str, more: str = "", policy: str = _POLICY) -> str:
+def page_of(payload: object, entry: str, *, title: str, description: str, more: str = "", policy: str = _POLICY) -> str:
     """A payload with the module `entry` as one file. Nothing of it reaches markup but through escaping.
 
     `more` is a further script element, `policy` what the browser lets the page load.

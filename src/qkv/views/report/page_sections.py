@@ -4,54 +4,42 @@ A folder of a run that is still training, was interrupted or was not watched giv
 data is None and `missing` says why. Use a `Sections` as a context manager: it holds the telemetry open.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from qkv.errors import QkvError, UserError
-from qkv.folder.run_folder import RunFolder
 from qkv.inspection.answers.answer import unit_of
 from qkv.inspection.answers.loss import among
+from qkv.inspection.stored_run import StoredRun
+from qkv.jsontypes import JsonObject
 from qkv.models.layout import RopeScaling
 from qkv.models.positions import Rotary
-from qkv.tasks import Task, find_task
+from qkv.tasks import Task
 from qkv.telemetry import Memory, Telemetry, damage
-from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from qkv.views.payloads import (
-    AttentionText,
-    ForwardText,
-    GridSection,
-    Host,
-    LossSection,
-    MapSection,
-    MatricesSection,
-    PlaySection,
-    Report,
-    RowsSection,
-    RunFacts,
-    WordsSection,
-)
-from qkv.views.report import collect, origins
-from qkv.views.report.answers import answers_of
-from qkv.views.sections.attention import attention_on, exhibited, texts_to_show
-from qkv.views.sections.forward import LONGEST_CARRIED, forward, layers_that_fit
-from qkv.views.sections.grids import grid_section
-from qkv.views.sections.heads import LONGEST
-from qkv.views.sections.ledger import ledger_section
-from qkv.views.sections.measures_map import map_section
-from qkv.views.sections.pairs import n_maps
-from qkv.views.sections.pictures import exhibits_of
-from qkv.views.sections.token_rows import rows_section
-from qkv.views.sections.training_in_page import play_section
-from qkv.views.sections.verdict import verdict
-from qkv.views.sections.vocabulary import words_section
-from qkv.views.sections.weights import Snapshots, matrices_section
+from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.views.host import VERSION, Host
+from qkv.views.sections.answers import AnswerNote, answers_of
+from qkv.views.sections.attention import attention_on, exhibited, exhibits_of, n_maps, texts_to_show
+from qkv.views.sections.forward import LONGEST_CARRIED, ForwardText, forward, layers_that_fit
+from qkv.views.sections.grids import GridSection, OtherRun, grid_section
+from qkv.views.sections.header import RunFacts, head_facts, machine_words, seconds, tokens_seen, verdict
+from qkv.views.sections.heads import LONGEST, AttentionText
+from qkv.views.sections.ledger import LedgerSection, ledger_section
+from qkv.views.sections.loss import LossSection, baselines, loss_section
+from qkv.views.sections.made import Made, made_section
+from qkv.views.sections.matrices import MatricesSection, Snapshots, matrices_section
+from qkv.views.sections.measures_map import MapSection, map_section
+from qkv.views.sections.samples import SampleNote, samples
+from qkv.views.sections.token_rows import RowsSection, rows_section
+from qkv.views.sections.training_in_page import PlaySection, play_section
+from qkv.views.sections.vocabulary import WordsSection, words_section
 from qkv.views.viewer import Viewer
 
 __all__ = ["Sections"]
@@ -70,19 +58,52 @@ STEPPED_BYTES = 900_000
 """Section for one text's attention at several steps."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """Everything a page shows: each field is one model key of the ES modules in `static/` (`model.get("loss")`).
+
+    A section for which a run has no data is None, and its view says so or stays away.
+    """
+
+    host: Host
+    run: RunFacts
+    answers: tuple[AnswerNote, ...]
+    made: Made
+    loss: LossSection | None = None
+    samples: tuple[SampleNote, ...] = ()
+    rows: RowsSection | None = None
+    map: MapSection | None = None
+    grid: GridSection | None = None
+    matrices: MatricesSection | None = None
+    attention: tuple[AttentionText, ...] = ()
+    forward: ForwardText | None = None
+    words: WordsSection | None = None
+    ledger: LedgerSection | None = None
+    play: PlaySection | None = None
+    other: OtherRun | None = None
+    kept: tuple[int, ...] = ()
+    """Every step whose weights were kept."""
+    missing: dict[str, str] = dataclasses.field(default_factory=dict)
+    """section -> why it is not here and what to type to have it."""
+    damaged: tuple[str, ...] = ()
+    """What of the run is not what was written, a sentence for each file; nothing that is shown comes from these."""
+    version: int = VERSION
+
+
 class Sections:
     """A run folder as payloads. `texts` are those that attention is shown on; without any, the run's last sample."""
 
     def __init__(
         self,
-        folder: Path,
+        run: Path | StoredRun,
         texts: Sequence[str] = (),
         viewer: Viewer | None = None,
         memory: Memory | None = None,
     ) -> None:
-        self.folder, self._texts, self._viewer = folder, texts, viewer
+        self.stored, self._texts, self._viewer = StoredRun.of(run), texts, viewer
+        self.folder = self.stored.path
         try:
-            self.telemetry: Telemetry | None = Telemetry(folder / "telemetry.sqlite", memory)
+            self.telemetry: Telemetry | None = Telemetry(self.stored.folder.telemetry, memory)
         except QkvError:
             self.telemetry = None
 
@@ -95,23 +116,20 @@ class Sections:
         if self.telemetry is not None:
             self.telemetry.close()
 
-    @cached_property
-    def settings(self) -> dict[str, Any]:
+    @property
+    def settings(self) -> JsonObject:
         """The tables of config.toml."""
-        return collect.settings_of(self.folder)
+        return self.stored.settings
 
-    @cached_property
-    def manifest(self) -> dict[str, Any]:
+    @property
+    def manifest(self) -> JsonObject:
         """manifest.json."""
-        return collect.manifest_of(self.folder)
+        return self.stored.manifest
 
-    @cached_property
+    @property
     def tokenizer(self) -> Tokenizer | None:
         """The run's own, where it can be read."""
-        try:
-            return load_tokenizer(self.folder / "tokenizer.json")
-        except QkvError:
-            return None
+        return self.stored.tokenizer
 
     @cached_property
     def snapshots(self) -> Snapshots:
@@ -121,17 +139,17 @@ class Sections:
 
     @cached_property
     def counts(self) -> np.ndarray | None:
-        """How often each token stands in the training text."""
-        return collect.counts_of(self.telemetry)
+        """How often each token stands in the training text, int [d_vocab]; None where it was not counted."""
+        return self.telemetry.vector(self.telemetry.token_table(), "row_count") if self.telemetry else None
 
     @cached_property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """The facts that telemetry keeps."""
         return self.telemetry.facts() if self.telemetry else {}
 
     @property
     def _is_finished(self) -> bool:
-        return RunFolder(self.folder).is_finished
+        return self.stored.folder.is_finished
 
     @property
     def n_steps(self) -> int | None:
@@ -150,15 +168,21 @@ class Sections:
         """Where that stands among the baselines, in words."""
         return among(self.task, self.manifest["summary"]) if self.metric else ""
 
-    @cached_property
+    @property
     def task(self) -> Task:
         """What it was trained to do."""
-        return find_task(self.settings.get("task", "causal"))
+        return self.stored.task
 
     @property
     def sizes(self) -> dict[str, int]:
-        """d_model, n_layers and the others by name."""
-        return collect.sizes_of(self.settings)
+        """d_model, n_layers and the others by name, with d_head where it can be derived."""
+        said = self.settings.get("model", {}).get("sizes", {})
+        sizes = {name: int(size) for name, size in said.items() if isinstance(size, int)}
+        if sizes.get("n_heads") and sizes.get("d_model") and not sizes.get("d_head"):
+            sizes["d_head"] = sizes["d_model"] // sizes["n_heads"]
+        if sizes.get("n_heads") and not sizes.get("n_kv_heads"):
+            sizes["n_kv_heads"] = sizes["n_heads"]
+        return sizes
 
     # the sections
 
@@ -166,14 +190,14 @@ class Sections:
         """Training and validation loss beside the baselines."""
         found = self.facts.get("baselines")
         n_answers = len(self.settings.get("model", {}).get("classes", ())) or self.sizes.get("d_vocab")
-        lines = collect.baselines(found, n_answers, self.task.yardsticks)
-        return collect.loss_section(self.telemetry, lines, found or {}) if self.telemetry else None
+        lines = baselines(found, n_answers, self.task.yardsticks)
+        return loss_section(self.telemetry, lines, found or {}) if self.telemetry else None
 
-    def samples(self) -> tuple[Any, ...]:
+    def samples(self) -> tuple[SampleNote, ...]:
         """What the model wrote, step by step."""
         if self.telemetry is None:
             return ()
-        return collect.samples(self.telemetry, continues=self.task.continues, given=self.task.given)
+        return samples(self.telemetry, continues=self.task.continues, given=self.task.given)
 
     def map(self) -> MapSection | None:
         """Every matrix x every recorded step x every measure."""
@@ -205,7 +229,7 @@ class Sections:
         texts = texts_to_show(self._texts, self.samples())
         exhibits = exhibits_of(self.telemetry) if self.task.reads == "images" and not texts else []
         try:
-            viewer = self._viewer or Viewer(self.folder, self.n_steps)
+            viewer = self._viewer or Viewer(self.stored, self.n_steps)
             if not viewer.has_code:
                 viewer.reader()  # says why
             if not texts and not exhibits:
@@ -225,7 +249,7 @@ class Sections:
         if not texts or self.tokenizer is None:
             return None
         try:
-            viewer = self._viewer or Viewer(self.folder, self.n_steps)
+            viewer = self._viewer or Viewer(self.stored, self.n_steps)
             layers = layers_that_fit(viewer, LONGEST_CARRIED)
             return forward(viewer, texts[0][1], None, layers=layers, longest=LONGEST_CARRIED)
         except QkvError:  # what the attention section says of it holds here too
@@ -238,7 +262,7 @@ class Sections:
         tokens = [self.tokenizer.token(i) for i in range(self.tokenizer.d_vocab)]
         specials = sorted(self.facts.get("special_tokens", {}).values())
         try:
-            viewer = self._viewer or Viewer(self.folder, self.n_steps)
+            viewer = self._viewer or Viewer(self.stored, self.n_steps)
             viewer.reader()
         except QkvError:
             viewer = None
@@ -278,11 +302,11 @@ class Sections:
             ),
             unit=unit,
             n_parameters=sum(math.prod(shape) for shape in self.snapshots.shapes.values()) or None,
-            n_tokens=collect.tokens_seen(self.telemetry),
+            n_tokens=tokens_seen(self.telemetry),
             n_steps=self.n_steps,
-            train_seconds=collect.seconds(self.telemetry, self.manifest),
-            machine=origins.machine_words(self.settings, self.manifest),
-            facts=tuple(origins.head_facts(self.settings, self.manifest, kind, self.sizes.get("d_vocab"))),
+            train_seconds=seconds(self.telemetry, self.manifest),
+            machine=machine_words(self.settings, self.manifest),
+            facts=tuple(head_facts(self.settings, self.manifest, kind, self.sizes.get("d_vocab"))),
             sizes=self.sizes,
             tied=bool(layout.get("tied", False)),
             mixer=str(layout.get("mixer", "attention")),
@@ -301,8 +325,8 @@ class Sections:
         return Report(
             host=host,
             run=self.run(loss),
-            answers=answers_of(self.folder, self.telemetry),
-            made=origins.made_section(self.folder, self.manifest, self.telemetry, self.n_steps),
+            answers=answers_of(self.stored, self.telemetry),
+            made=made_section(self.folder, self.manifest, self.telemetry, self.n_steps),
             loss=loss,
             samples=self.samples(),
             rows=self.rows(),
@@ -322,7 +346,7 @@ class Sections:
     @cached_property
     def damaged(self) -> tuple[str, ...]:
         """A sentence for each file of the run that is not what was written."""
-        found = [one.sentence for one in damage(RunFolder(self.folder))]
+        found = [one.sentence for one in damage(self.stored.folder)]
         return tuple(dict.fromkeys([*found, *self.snapshots.damaged]))
 
     @property
@@ -343,7 +367,7 @@ def _heads(sizes: dict[str, int]) -> dict[str, int]:
     return {"W_Q": query, "W_O": query, "W_K": shared, "W_V": shared}
 
 
-def _stretch(settings: dict[str, Any], sizes: dict[str, int]) -> Tensor | None:
+def _stretch(settings: JsonObject, sizes: dict[str, int]) -> Tensor | None:
     """By what positions make each coordinate of q and of k longer, [d_head]; None where by none."""
     layout = settings.get("model", {}).get("layout", {})
     scaling = RopeScaling(stretch=layout.get("rope_scaling", {}).get("stretch", 1.0))

@@ -5,15 +5,13 @@ in it, and a report carries it, without the libraries that the report has alread
 """
 
 import html
-from importlib.resources import files
-from typing import Any
 
 from qkv.views.report.bundle import bundle, libraries, script_safe, static_text
 from qkv.views.report.packed import embed
+from qkv.views.sections.training_in_page import PlaySection
 
 __all__ = ["POLICY", "playground", "playground_template"]
 
-_SOURCE = files("qkv.views") / "play"
 TITLE = "Train self-attention, change it, watch · qkv"
 DESCRIPTION = "Two small Transformers train side by side in this page; turn a switch on one and watch every matrix."
 POLICY = (
@@ -49,14 +47,8 @@ _PAGE = """<!doctype html>
 """  # noqa: E501
 
 
-def _read(name: str) -> str:
-    """A module of the playground, or else of the report."""
-    own = _SOURCE / name
-    return own.read_text(encoding="utf-8") if own.is_file() else static_text(name)
-
-
-def playground(given: Any = None) -> str:
-    """The whole page as HTML text; with `given`, a PlaySection, both arms go on from that run."""
+def playground(given: PlaySection | None = None) -> str:
+    """The whole page as HTML text; with `given`, both arms go on from that run."""
     element = "" if given is None else f'<script type="application/json" id="qkv-given">{embed(given)}</script>'
     return _filled(libraries(), element)
 
@@ -71,9 +63,9 @@ def _filled(scripts: str, given: str) -> str:
         policy=html.escape(POLICY, quote=False),
         title=html.escape(TITLE),
         description=html.escape(DESCRIPTION),
-        style=static_text("report.css") + _read("play.css"),
-        worker=script_safe(bundle("worker.js", read=_read)),
+        style=static_text("report.css") + static_text("play.css"),
+        worker=script_safe(bundle("worker.js")),
         given=given,
         libraries=scripts,
-        script=script_safe(bundle("play.js", read=_read)),
+        script=script_safe(bundle("play.js")),
     )

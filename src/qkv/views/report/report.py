@@ -11,9 +11,9 @@ from pathlib import Path
 from qkv.errors import DamagedFileError, UserError
 from qkv.folder.run_folder import RunFolder, check_place, write_atomically
 from qkv.telemetry import Telemetry
-from qkv.views.payloads import Host, Report
+from qkv.views.host import Host
 from qkv.views.report.page import render_page
-from qkv.views.report.page_sections import Sections
+from qkv.views.report.page_sections import Report, Sections
 
 __all__ = ["read_report", "write_report"]
 

@@ -2,11 +2,15 @@
 
 Everything comes from the model's own recorded forward pass. A page that can ask gets the layer it shows; a report
 carries the layers that fit. The way back (`backward`) is the gradient of the text's own loss, in float64.
+
+What each stage is, is said by a formula of the very layout: the sums and norms of `models.blocks`, in names of the
+record of a forward pass and of the catalogue; what stands behind a comma is in words. Not for encoder-decoders, whose
+texts are not followed.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +20,27 @@ from qkv.errors import UserError
 from qkv.inspection.gradient_step import one_step
 from qkv.inspection.one_text import one_text
 from qkv.instruments.gradients import Parts
-from qkv.models.layout import ADDED
+from qkv.models.layout import ADDED, Layout, Sizes
 from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
-from qkv.views.payloads import Backward, ForwardLayer, ForwardText, PathShare, StepPart
 from qkv.views.report.packed import Packed, pack
-from qkv.views.sections.formulas import answer_formula, embed_formula, layer_formulas
 from qkv.views.viewer import Viewer, Words
 
-__all__ = ["LONGEST_CARRIED", "LONGEST_FORWARD", "backward", "forward", "layers_that_fit"]
+__all__ = [
+    "Backward",
+    "ForwardLayer",
+    "ForwardText",
+    "LONGEST_CARRIED",
+    "LONGEST_FORWARD",
+    "PathShare",
+    "StepPart",
+    "answer_formula",
+    "backward",
+    "embed_formula",
+    "forward",
+    "layer_formulas",
+    "layers_that_fit",
+]
 
 LONGEST_FORWARD = 48
 """Tokens of a text that is followed through the model."""
@@ -32,6 +48,115 @@ LONGEST_CARRIED = 24
 """The same in a report."""
 CARRIED_BYTES = 1_300_000
 N_TOP = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForwardLayer:
+    """Every activation of one layer on one text, float32."""
+
+    layer: int
+    x: Packed
+    """[pos, d_model], as are attn_out, resid_mid, mlp_out and resid_post."""
+    q: Packed | None
+    """[head, pos, d_head], as is z; k and v by key/value head. None, as all of it, where something else mixes."""
+    k: Packed | None
+    v: Packed | None
+    scores: Packed | None
+    """[head, query_pos, key_pos], scaled; NaN where the mask hides a key."""
+    pattern: Packed | None
+    """[head, query_pos, key_pos]; rows sum to 1."""
+    z: Packed | None
+    attn_out: Packed | None
+    mix_out: Packed | None
+    """[pos, d_model]: what stands in attention's place gives (an LSTM, a mean); None where the model attends."""
+    resid_mid: Packed | None
+    """None where attention and MLP stand side by side."""
+    mlp_out: Packed | None
+    resid_post: Packed
+    formulas: dict[str, str]
+    """Name of an activation -> what it is in this layout; also of some that this layer has not."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForwardText:
+    """One text on its way through the model."""
+
+    text: str
+    tokens: tuple[str, ...]
+    n_all: int
+    """Tokens of the whole text."""
+    step: int
+    changes: tuple[str, ...]
+    changed: tuple[str, ...]
+    """A sentence for each change: which matrices, and who shares them."""
+    causal: bool
+    n_layers: int
+    n_heads: int
+    """0 where nothing attends."""
+    n_kv_heads: int
+    scale: float | None
+    """What q k^T is multiplied by; None where nothing attends."""
+    embed: Packed
+    """[pos, d_model]: rows of W_E, positions included."""
+    layers: tuple[ForwardLayer, ...]
+    """Those that are carried."""
+    losses: Packed | None
+    """float32 [pos]: nats that the next token cost, NaN at the last; None where no next token is predicted."""
+    loss: float | None
+    """Their mean."""
+    top_tokens: tuple[tuple[str, ...], ...]
+    """[pos][rank]: what is thought likeliest at each position."""
+    top: Packed
+    """[pos, rank]: their probabilities."""
+    formulas: dict[str, str]
+    """What `embed` and the prediction are in this layout."""
+    notes: tuple[str, ...] = ()
+    """What this layout does besides the textbook's formulas."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathShare:
+    """The gradient that reaches what enters one block, and the share of each path in it."""
+
+    address: str
+    norm: float
+    shares: dict[str, float | None]
+    """skip, V, Q, K, MLP; they sum to 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepPart:
+    """One matrix under one step of gradient descent on one text."""
+
+    address: str
+    norm: float
+    grad_norm: float
+    first_order: float
+    """Nats, of this matrix moved alone."""
+    actual: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Backward:
+    """The way back on one text, in float64."""
+
+    tokens: tuple[str, ...]
+    loss: float
+    rate: float
+    """Of the gradient descent."""
+    reached: Packed
+    """[pos]: |gradient| at what enters the first block."""
+    paths: tuple[PathShare, ...]
+    """By block."""
+    by_token: dict[str, Packed]
+    """Path -> its share of each token's gradient at the first block, [pos]."""
+    crossed: dict[str, float]
+    """How many sublayers the gradient went through -> its share."""
+    parts: tuple[StepPart, ...]
+    """By size of gradient."""
+    first_order: float
+    """Nats, of all matrices moved at once."""
+    actual: float
 
 
 def forward(
@@ -187,5 +312,64 @@ def _paths(parts: Parts) -> PathShare:
     return PathShare(address=parts.address, norm=parts.norm, shares={k: _finite(v) for k, v in parts.shares.items()})
 
 
-def _finite(value: Any) -> float | None:
+def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def embed_formula(layout: Layout, sizes: Sizes) -> str:
+    """What enters layer 0."""
+    row = "W_E[token]" + (" × √d_model" if layout.embed_scale else "") + (" + W_type[0]" if sizes.n_types else "")
+    if layout.positions == "learned":
+        row += " + W_pos[position]"
+    elif layout.positions.startswith("sinusoidal"):
+        row += " + sines(position)"
+    return f"norm_e({row})" if layout.norm_e else row
+
+
+def layer_formulas(layout: Layout, layer: int, *, scale: float | None, causal: bool) -> dict[str, str]:
+    """Name of an activation of a layer -> what it is; `scale` is what q k^T is multiplied by."""
+    place = layout.norm_place if layout.norm != "none" else ""
+    before = "embed" if layer == 0 else f"L{layer - 1}.resid_post"
+    mixed = "attn_out" if layout.mixer == "attention" else "mix_out"
+
+    def entering(norm: str, name: str) -> str:
+        return f"{norm}({name})" if place == "pre" else name
+
+    def summed(norm: str, name: str, out: str) -> str:
+        total = f"{name} + {out}" if layout.skip else out
+        return f"{norm}({total})" if place == "post" else total
+
+    last = summed("norm2", "resid_mid", "mlp_out") if layout.mlp != "none" else "resid_mid"
+    scaled = "" if scale in (None, 1.0) else f" × {scale:.3g}"
+    return {
+        "x": entering("norm1", before),
+        **{kind.lower(): _product(layout, kind) for kind in "QKV"},
+        "scores": f"q kᵀ{scaled}{', the future hidden' if causal else ''}",
+        "pattern": "softmax(scores), rows sum to 1",
+        "z": "pattern v",
+        "attn_out": f"z W_O{' + b_O' if layout.biased == 'all' else ''}, the z of all heads side by side",
+        "mix_out": "what stands in attention's place makes of each x and those that it may see",
+        "resid_mid": summed("norm1", before, mixed),
+        "mlp_out": f"MLP({entering('norm2', before if layout.parallel else 'resid_mid')}), each token alone",
+        "resid_post": f"{before} + attn_out + mlp_out" if layout.parallel else last,
+    }
+
+
+def _product(layout: Layout, kind: str) -> str:
+    """q, k or v."""
+    made = f"x W_{kind}" + (f" + b_{kind}" if layout.biased != "none" else "")
+    if kind == "V":
+        return made
+    made = f"{kind.lower()}norm({made})" if layout.qk_norm else made
+    return f"{made}, turned by its position" if layout.positions == "rotary" else made
+
+
+def answer_formula(layout: Layout, n_layers: int, *, bias: bool) -> str:
+    """What the model says at each position; `bias` of the logits."""
+    h = f"L{n_layers - 1}.resid_post"
+    if layout.norm_place == "pre" and layout.norm != "none":
+        h = f"norm_f({h})"
+    if layout.head_transform:
+        h = f"{layout.mlp}({h} W_transform{' + b_transform' if layout.bias else ''})"
+        h = f"norm_u({h})" if layout.norm != "none" else h
+    return f"softmax({h} W_U{' + b_U' if bias else ''})"

@@ -4,6 +4,7 @@ Where a run was watched in full, heads and circuits were recorded while it train
 they are computed here from the weights that were kept, by the same formulas; `origin` says which.
 """
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -16,21 +17,56 @@ from qkv.instruments import measures
 from qkv.instruments.registry import MEASURES
 from qkv.instruments.spectra import spectra
 from qkv.telemetry import NULL_ARM, RUN_ARM, Grid, MeasureRow, Telemetry
-from qkv.views.payloads import GridSection, HeadRow
-from qkv.views.report.packed import pack
-from qkv.views.sections.measures_map import measure_note, table, thin_steps
-from qkv.views.sections.weights import Snapshots, role_of, short_kind
+from qkv.views.report.packed import Packed, pack
+from qkv.views.sections.matrices import Role, Snapshots, role_of, short_kind
+from qkv.views.sections.measures_map import MapSection, MeasureNote, measure_note, table, thin_steps
 
-__all__ = ["grid_section", "head_parts"]
+__all__ = ["GridSection", "HeadRow", "OtherRun", "grid_section", "head_parts"]
 
 N_RECORDED = 60
 N_COMPUTED = 12
 KINDS = ("W_Q", "W_K", "QK", "pattern", "W_V", "W_O", "OV")
 """Columns of heads: what decides where a head looks, then what it hands over."""
 ROLES = {"QK": "Q", "OV": "V", "pattern": "norm"}
-
 Values = dict[str, dict[str, dict[int, float]]]
 """measure -> address -> step -> value"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadRow:
+    """One head of a matrix, or one head's circuit."""
+
+    address: str
+    place: str
+    """The address without head and kind: `L2`, `dec.L1.cross`."""
+    layer: int
+    head: int
+    kind: str
+    role: Role
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GridSection:
+    """Every head x every step x every measure that heads have."""
+
+    rows: tuple[HeadRow, ...]
+    steps: tuple[int, ...]
+    measures: tuple[MeasureNote, ...]
+    values: dict[str, Packed]
+    """measure -> float32 [row, step]; NaN where there is none."""
+    origin: str
+    """Where the numbers come from, in words."""
+    null_steps: tuple[int, ...] = ()
+    null_values: dict[str, Packed] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OtherRun:
+    """Another run of the same matrices, to stand beside this one."""
+
+    name: str
+    map: MapSection | None
+    grid: GridSection | None
 
 
 def grid_section(

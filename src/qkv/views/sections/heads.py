@@ -5,20 +5,113 @@ sums over their rows and columns are taken before that and kept in full. Each su
 over the same tokens would give: its null.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from qkv.views.payloads import AttentionText, Cell, HeadNote, Picture
-from qkv.views.report.packed import pack
+from qkv.views.report.packed import Packed, pack
 
-__all__ = ["LONGEST", "PATTERN_BYTES", "attention_text", "cross_notes", "head_notes", "longest_in"]
+__all__ = [
+    "AttentionText",
+    "Cell",
+    "HeadNote",
+    "LONGEST",
+    "Looks",
+    "PATTERN_BYTES",
+    "Picture",
+    "attention_text",
+    "cross_notes",
+    "head_notes",
+    "longest_in",
+]
 
 LONGEST = 128
 """Tokens of a text of which a page is sent every number; longer texts are cut and that is said."""
 PATTERN_BYTES = 2_900_000
 """Section for the patterns of one text at one step, as text in the page."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """Where a head looks most, over one text: a named share of its attention and what even attention would give."""
+
+    name: str
+    share: float
+    even: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadNote:
+    """One head on one text."""
+
+    layer: int
+    head: int
+    shares: tuple[Cell, ...]
+    entropy_nats: float
+    even_entropy_nats: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Picture:
+    """An image under its patches."""
+
+    pixels: Packed
+    """uint8 [height, width, channels]."""
+    grid: tuple[int, int]
+    """Rows and columns of patches, read row by row."""
+    frame: tuple[float, float, float, float]
+    """Left, top, right and bottom of the grid as shares of the image; of overlapping patches a cell is the middle."""
+    before: int
+    """Positions in front of the patches: 1 with a class token, else 0."""
+    pooled: str
+    """What the answer is read from: `class` (the class token) or `mean` (the mean over patches)."""
+    said: str
+    """What it shows and what the model says of it, in words."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionText:
+    """Every head's pattern on one text: how much each token (query_pos) reads each token (key_pos)."""
+
+    tokens: tuple[str, ...]
+    origin: str
+    steps: tuple[int, ...]
+    """The steps whose weights were used."""
+    patterns: Packed
+    """[step, layer, head, query_pos, key_pos]; for causal models the lower triangle row by row, n(n+1)/2 numbers. Of a
+    text that is asked for in tiles: [step, layer, head, row block, column block], each the largest of its block."""
+    causal: bool
+    n_layers: int
+    n_heads: int
+    heads: tuple[HeadNote, ...] = ()
+    """For each step, layer by layer."""
+    block: int = 1
+    """Cells along a side of which `patterns` holds the largest."""
+    tile: int = 0
+    """Cells along a side of a tile to ask for; 0 where `patterns` holds every number."""
+    source: str = ""
+    """The text itself, where the host can be asked of it again."""
+    keys: tuple[str, ...] = ()
+    """The tokens looked at, where they are not `tokens`: of cross-attention the source; `tokens` are then what is
+    written at each position."""
+    site: str = ""
+    """Which attention of a model that has several: cross, enc or dec; of one pair there are all three."""
+    picture: Picture | None = None
+    """What the tokens are patches of."""
+    received: Packed | None = None
+    """float32 [step, layer, head, key_pos]: what each key receives in all, from the numbers before they were rounded;
+    None, as `entropy`, where a page is to ask for it or to add up `patterns`."""
+    entropy: Packed | None = None
+    """float32 [step, layer, head, query_pos]: -sum p ln p of each row, nats, likewise."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Looks:
+    """Attention on one text: one `AttentionText`, or of a pair one for each of its three attentions."""
+
+    texts: tuple[AttentionText, ...]
 
 
 def longest_in(n_heads: int, *, causal: bool) -> int:

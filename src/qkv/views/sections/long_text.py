@@ -14,9 +14,8 @@ from torch import Tensor
 
 from qkv.models.attention import attend_explicit
 from qkv.models.masks import visible
-from qkv.views.payloads import AttentionText, HeadNote
 from qkv.views.report.packed import Packed, pack
-from qkv.views.sections.heads import head_notes
+from qkv.views.sections.heads import AttentionText, HeadNote, head_notes
 from qkv.views.viewer import Viewer, Words
 
 __all__ = ["LONGEST_READ", "TILE", "LongText", "largest_in_blocks"]

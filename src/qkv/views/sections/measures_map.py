@@ -3,24 +3,90 @@
 Steps are thinned where there are more than a page needs, and that is said; nothing is interpolated or filled in.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qkv.telemetry import NULL_ARM, RUN_ARM, Telemetry
-from qkv.telemetry.rows import AddressRow, Grid, MeasureRow
-from qkv.views.payloads import MapSection, MatrixRow, MeasureNote, MovingNote
-from qkv.views.report.packed import pack
-from qkv.views.sections.weights import role_of, short_kind
+from qkv.telemetry import NULL_ARM, RUN_ARM, AddressRow, Grid, MeasureRow, Telemetry
+from qkv.views.report.packed import Packed, pack
+from qkv.views.sections.matrices import Role, role_of, short_kind
 
-__all__ = ["LABELS", "map_section", "measure_note", "table", "thin_steps"]
+__all__ = [
+    "LABELS",
+    "MapSection",
+    "MatrixRow",
+    "MeasureNote",
+    "MovingNote",
+    "map_section",
+    "measure_note",
+    "table",
+    "thin_steps",
+]
 
 N_COLUMNS = 90
-
 LABELS = {"drift": "drift", "update_ratio": "update / weight", "grad_norm": "gradient norm", "norm": "norm"}
 """Short labels of the measures a map can show; any other measure is shown under its own name."""
-
 FIRST = ("drift", "update_ratio", "grad_norm", "norm")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MatrixRow:
+    """One row of the map: a catalogue entry."""
+
+    address: str
+    layer: int | None
+    scope: str
+    kind: str
+    role: Role
+    site: str
+    shape: tuple[int, ...]
+    unmoved: bool = False
+    """Whether its drift is exactly 0 at every recorded step: it was frozen, or got no gradient."""
+    tied_to: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasureNote:
+    """What a measure is: formula, range, source, what it is a property of, what to compare it with (`null`), and a
+    decision that it informs."""
+
+    name: str
+    label: str
+    formula: str
+    range: str
+    source: str
+    property_of: str
+    null: str
+    meaning: str = ""
+    decision: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MovingNote:
+    """When one kind of matrix moved: steps by which shares of its final drift were done, medians over layers."""
+
+    kind: str
+    role: str
+    tenth: float
+    half: float
+    nine_tenths: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MapSection:
+    """Every matrix x every recorded step x every measure, with the random-label control where there is one."""
+
+    rows: tuple[MatrixRow, ...]
+    steps: tuple[int, ...]
+    measures: tuple[MeasureNote, ...]
+    values: dict[str, Packed]
+    """measure -> float32 [row, step]; NaN where it was not recorded."""
+    null_steps: tuple[int, ...] = ()
+    null_values: dict[str, Packed] = dataclasses.field(default_factory=dict)
+    moving: tuple[MovingNote, ...] = ()
+    """By kind, the first to have done half of its moving first; from every recorded step, drawn or not."""
+    thinned: str = ""
 
 
 def map_section(telemetry: Telemetry) -> MapSection | None:
@@ -98,7 +164,7 @@ def _row(row: AddressRow, drifts: Grid | None) -> MatrixRow:
         layer=row.layer,
         scope=row.address.split(".")[0] if row.address.startswith(("enc.", "dec.")) else "",
         kind=kind,
-        role=role_of(kind),  # type: ignore[arg-type]
+        role=role_of(kind),
         site=row.site,
         shape=row.shape,
         unmoved=drifts is not None and row.address in drifts.addresses and _is_zero(drifts, row.address),

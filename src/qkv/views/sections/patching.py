@@ -1,17 +1,59 @@
 """Who carries and who writes an answer, as a page shows it: patching of two texts, and direct attribution of one."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from qkv.errors import UserError
 from qkv.inspection.attribution import direct
 from qkv.inspection.patching import Asked, asked, patch
 from qkv.tasks import find_task
-from qkv.views.payloads import Patched, Written
-from qkv.views.report.packed import pack
+from qkv.views.report.packed import Packed, pack
 from qkv.views.sections.forward import LONGEST_FORWARD
 from qkv.views.viewer import Viewer
 
-__all__ = ["patched", "written"]
+__all__ = ["Patched", "Written", "patched", "written"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Patched:
+    """Two texts of as many tokens, and which activations carry what tells them apart (`qkv.inspection.patching`)."""
+
+    tokens: tuple[str, ...]
+    others: tuple[str, ...]
+    position: int
+    """Where both are answered."""
+    causal: bool
+    answers: tuple[str, str]
+    """a and b."""
+    odds: tuple[float, float]
+    """log p(a) - log p(b), nats, of each text; a share times their difference is what it carries in nats."""
+    caution: str
+    """A sentence where the texts are answered so much alike that shares say little; else empty."""
+    shares: dict[str, Packed]
+    """stream, mixer, mlp -> [layer, pos]: how far the answer goes over, 0 to 1 and beyond."""
+    heads: Packed | None
+    """[layer, head]; None without attention."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Written:
+    """Who writes the answer at one token, in nats that sum to `log_odds` (`qkv.inspection.attribution`)."""
+
+    tokens: tuple[str, ...]
+    position: int
+    causal: bool
+    answers: tuple[str, str]
+    """The likeliest and the next."""
+    log_odds: float
+    embed: float
+    heads: Packed | None
+    """[layer, head]; None without attention."""
+    mixer: Packed
+    """[layer]: attention with its bias, or what stands in its place."""
+    mlp: Packed | None
+    """[layer]; None without MLPs."""
+    biases: float
+    """b_O of every layer, where there are heads, the last norm's and the output's."""
 
 
 def patched(viewer: Viewer, text: str, other: str, step: int | None, changes: Sequence[str] = ()) -> Patched:

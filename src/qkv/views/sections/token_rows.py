@@ -4,21 +4,79 @@ It is compared with the random-label control at the same step only: a drift grow
 are not drawn are said not to be.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
 
 import numpy as np
 
 from qkv.inspection.token_rows import drifts
 from qkv.telemetry import NULL_ARM, RUN_ARM, Telemetry
-from qkv.views.payloads import RowsSection, TokenRow
-from qkv.views.report.packed import pack
-from qkv.views.sections.weights import Snapshots
+from qkv.views.report.packed import Packed, pack
+from qkv.views.sections.matrices import Snapshots
 
-__all__ = ["rows_section"]
+__all__ = ["RowsSection", "TokenRow", "rows_section"]
 
 N_POINTS = 1500
 N_FREQUENT, N_MOVED, N_UNSEEN = 12, 6, 4
 MEASURE = "row_drift"
+
+
+_Why = Literal["frequent", "moved", "unseen"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenRow:
+    """One row of W_E, before and after."""
+
+    token: str
+    token_id: int
+    count: int | None
+    drift: float | None
+    why: _Why
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowsSection:
+    """The token table W_E row by row: how far each moved against how often it was met."""
+
+    tokens: tuple[str, ...]
+    token_ids: Packed
+    counts: Packed | None
+    """How often each stands in the training text."""
+    drift: Packed
+    step: int
+    """The step of `drift`: the last that was recorded."""
+    n_rows: int
+    n_unseen: int | None
+    largest_unseen_drift: float | None
+    drawn: str
+    """Which rows are drawn, in words; empty when all are."""
+    null_step: int | None = None
+    """The last step that run and random-label control both recorded: drifts grow with updates, so only equal steps
+    compare."""
+    drift_then: Packed | None = None
+    """Drift of the run at `null_step`."""
+    null_drift: Packed | None = None
+    """Drift in the random-label control at `null_step`."""
+    shown: tuple[TokenRow, ...] = ()
+    example: int | None = None
+    """Id of the row to begin with, one of `shown`."""
+    start: Packed | None = None
+    """[row of `shown`, d_model]: before training, bit for bit."""
+    last: Packed | None = None
+    """The same at `last_step`; None where no weights after an update were kept."""
+    last_step: int | None = None
+    """The last step whose weights were kept: before `step` where a run was stopped, or still trains."""
+
+
+class _ExactRows(TypedDict):
+    """Those fields of `RowsSection` that hold single weights."""
+
+    shown: tuple[TokenRow, ...]
+    start: Packed | None
+    last: Packed | None
+    last_step: int | None
 
 
 def rows_section(
@@ -49,14 +107,7 @@ def rows_section(
     chosen = _chosen(drift, counts, special)
     if example is not None and example not in dict(chosen):
         chosen = [(example, "frequent"), *chosen]
-    ids = [i for i, _ in chosen]
-    drawn, said = _drawn([i for i in range(n) if i not in special], counts, set(ids) - special)
-    table = snapshots.token_table
-    has_table = table in snapshots.shapes
-    last_step = snapshots.steps[-1] if has_table else 0
-    last = snapshots.read(table, last_step) if last_step else None
-    start = snapshots.read(table, 0) if has_table and snapshots.has_start else None
-    moved = drifts(start, last) if start is not None and last is not None else None
+    drawn, said = _drawn([i for i in range(n) if i not in special], counts, {i for i, _ in chosen} - special)
     return RowsSection(
         tokens=tuple(tokens[i] for i in drawn),
         token_ids=pack(np.asarray(drawn)),
@@ -70,21 +121,37 @@ def rows_section(
         n_unseen=None if unseen is None else int(unseen.sum()),
         largest_unseen_drift=float(drift[unseen].max()) if unseen is not None and unseen.any() else None,
         drawn=said,
-        shown=tuple(
-            TokenRow(
-                token=tokens[i],
-                token_id=i,
-                count=None if counts is None else int(counts[i]),
-                drift=None if moved is None else float(moved[i]),
-                why=why,  # type: ignore[arg-type]
-            )
-            for i, why in chosen
-        ),
         example=example,
-        start=None if start is None else pack(start[ids]),
-        last=None if last is None else pack(last[ids]),
-        last_step=last_step or None,
+        **_exact_rows(snapshots, tokens, counts, chosen),
     )
+
+
+def _exact_rows(
+    snapshots: Snapshots, tokens: Sequence[str], counts: np.ndarray | None, chosen: Sequence[tuple[int, _Why]]
+) -> _ExactRows:
+    """The chosen rows weight by weight, as far as the weights were kept before and after."""
+    table, ids = snapshots.token_table, [i for i, _ in chosen]
+    has_table = table in snapshots.shapes
+    last_step = snapshots.steps[-1] if has_table else 0
+    last = snapshots.read(table, last_step) if last_step else None
+    start = snapshots.read(table, 0) if has_table and snapshots.has_start else None
+    moved = drifts(start, last) if start is not None and last is not None else None
+    shown = tuple(
+        TokenRow(
+            token=tokens[i],
+            token_id=i,
+            count=None if counts is None else int(counts[i]),
+            drift=None if moved is None else float(moved[i]),
+            why=why,
+        )
+        for i, why in chosen
+    )
+    return {
+        "shown": shown,
+        "start": None if start is None else pack(start[ids]),
+        "last": None if last is None else pack(last[ids]),
+        "last_step": last_step or None,
+    }
 
 
 def _drifts(telemetry: Telemetry | None, snapshots: Snapshots) -> dict[int, np.ndarray]:
@@ -125,9 +192,9 @@ def _drawn(ids: list[int], counts: np.ndarray | None, shown: set[int]) -> tuple[
     return every, f"{len(every):,} of {len(ids):,} {words}"
 
 
-def _chosen(drift: np.ndarray, counts: np.ndarray | None, special: set[int]) -> list[tuple[int, str]]:
+def _chosen(drift: np.ndarray, counts: np.ndarray | None, special: set[int]) -> list[tuple[int, _Why]]:
     """Rows to show weight by weight: the most frequent, those that moved furthest, some never met."""
-    chosen: dict[int, str] = {}
+    chosen: dict[int, _Why] = {}
     if counts is not None:
         frequent = np.argsort(-counts, kind="stable")[:N_FREQUENT]
         chosen |= {int(i): "frequent" for i in frequent if counts[i] > 0}
@@ -135,5 +202,6 @@ def _chosen(drift: np.ndarray, counts: np.ndarray | None, special: set[int]) -> 
     chosen |= {i: "moved" for i in furthest if drift[i] > 0}
     if counts is not None:
         never = [int(i) for i in np.flatnonzero(counts == 0) if int(i) not in special]
-        chosen = {i: why for i, why in chosen.items() if i not in never} | {i: "unseen" for i in never[:N_UNSEEN]}
+        chosen = {i: why for i, why in chosen.items() if i not in never}
+        chosen |= {i: "unseen" for i in never[:N_UNSEEN]}
     return list(chosen.items())

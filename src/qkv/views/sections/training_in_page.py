@@ -4,26 +4,38 @@ The weights travel only where they are few; which layouts the browser's engine k
 `static/fits.js`, and the section shows its sentence where a run does not fit.
 """
 
+import dataclasses
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.tokenizers.tokenizer import Tokenizer
-from qkv.views.payloads import PlaySection
-from qkv.views.report.packed import pack
-from qkv.views.sections.weights import Snapshots
+from qkv.views.report.packed import Packed, pack
+from qkv.views.sections.matrices import Snapshots
 
-__all__ = ["LARGEST", "play_section"]
+__all__ = ["LARGEST", "PlaySection", "play_section"]
 
 LARGEST = 250_000
 """Parameters up to which weights travel with a page; `static/fits.js` says the same."""
 
 
-def play_section(
-    folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer | None, kept: Snapshots
-) -> PlaySection | None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlaySection:
+    """A run as the playground takes it."""
+
+    name: str
+    step: int | None
+    settings: JsonObject
+    """The configuration's model: its kind, the keys of its sizes and layout, and the run's changes as one text."""
+    tokens: tuple[str, ...] | None
+    """The vocabulary; None where tokens are not characters."""
+    parameters: int
+    weights: dict[str, Packed] | None
+    """By address, of the last step; None where there are too many."""
+
+
+def play_section(folder: Path, config: JsonMapping, tokenizer: Tokenizer | None, kept: Snapshots) -> PlaySection | None:
     """The section of a run folder; None where there is no text to train on, no weights yet, or an unknown layout.
 
     `config` are the tables of config.toml.

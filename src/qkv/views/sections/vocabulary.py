@@ -5,6 +5,7 @@ rows of x is of this table; one in q or k depends on the basis inside a head: wh
 same function is shown in another one beside it, drawn at random, so that nobody reads too much into it.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,18 +16,54 @@ from qkv.errors import UserError
 from qkv.inspection.contextual import contextual_vectors
 from qkv.inspection.neighbours import largest_by_chance, nearest
 from qkv.randomness import generator
-from qkv.views.payloads import TrioSection, WordsSection
 from qkv.views.report.packed import Packed, pack
-from qkv.views.sections.weights import Snapshots
+from qkv.views.sections.matrices import Snapshots
 from qkv.views.viewer import Viewer
 
-__all__ = ["Meanings", "Nearby", "in_context", "near_token", "words_section"]
+__all__ = ["Meanings", "Nearby", "TrioSection", "WordsSection", "in_context", "near_token", "words_section"]
 
 N_DRAWN = 240
 N_NEAR = 8
 N_TRIO = 14
 N_STEPS = 6
 LONGEST_CONTEXT = 256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrioSection:
+    """Cosines between the first words of a `WordsSection`, each read alone, in the first layer, at its steps."""
+
+    n: int
+    """Words."""
+    x: Packed
+    """[step, word, word]"""
+    heads: Packed
+    """[step, (q, k, v), head, word, word]"""
+    other_basis: Packed | None
+    """[step, (q, k), head, word, word] of the same function in another basis inside each head; None where the layout
+    (rotary positions, QK-norm) ties the basis down."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordsSection:
+    """Rows of W_E as points: the most frequent tokens, their neighbours among each other, and a map of them."""
+
+    steps: tuple[int, ...]
+    tokens: tuple[str, ...]
+    token_ids: tuple[int, ...]
+    counts: tuple[int, ...] | None
+    n_rows: int
+    places: Packed
+    """[step, token, 2]: on the two directions of their largest variance at the last step."""
+    shares: tuple[float, float]
+    """Of all variance of the drawn tokens at the last step, on these directions."""
+    nearest: Packed
+    """int32 [step, token, rank]: numbers of the nearest tokens."""
+    cosines: Packed
+    """[step, token, rank]"""
+    null_cosine: float
+    """The largest cosine to expect among as many random directions."""
+    trio: TrioSection | None = None
 
 
 def words_section(

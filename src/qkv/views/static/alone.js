@@ -1,3 +1,4 @@
+// @ts-check
 // The host of one view alone, as a file.
 
 import { show } from "./carried.js";

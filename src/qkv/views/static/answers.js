@@ -1,7 +1,9 @@
+// @ts-check
 // Answers before plots: first every question with its answer in a line, then each with the numbers behind it, the picture
 // that shows it, and what to compare it with.
 
-import { h, together, wayTo } from "./dom.js";
+import { h, named, wayTo } from "./dom.js";
+import { view } from "./view.js";
 import { number } from "./format.js";
 import ladder from "./ladder.js";
 import ledger from "./ledger.js";
@@ -31,22 +33,19 @@ function link(model) {
 function behind(answer) {
   if (!answer.evidence.length && !answer.null) return null;
   return h("details", null, h("summary", null, "the numbers behind it"),
-    answer.evidence.length ? h("dl.numbers", null, answer.evidence.map((item) =>
-      h("div", null, h("dt", null, item.label), h("dd", null, number(item.value, 4))))) : null,
+    answer.evidence.length ? named("numbers", answer.evidence.map((item) => [item.label, number(item.value, 4)])) : null,
     answer.null ? h("p.small", null, h("b", null, "Compare. "), answer.null) : null);
 }
 
 // Every question and its answer, a line each.
 function inShort(model, answers) {
-  return h("dl.in-short", null, answers.map((answer) => h("div", null,
-    h("dt", null, wayTo(model, `answer-${answer.key}`, answer.question)), h("dd", null, answer.brief || answer.sentence))));
+  return named("in-short", answers.map((answer) => [wayTo(model, `answer-${answer.key}`, answer.question), answer.brief || answer.sentence]));
 }
 
 const EARLY = new Set(["loss", "order", "samples"]); // drawn from words alone
 
-function render({ model, el }) {
+function build({ model, el, off }) {
   const later = model.get("later") ?? ((_, draw) => draw());
-  const off = together();
   const toSection = link(model);
   const answers = model.get("answers");
   if (answers.length > 1) el.append(inShort(model, answers));
@@ -57,10 +56,9 @@ function render({ model, el }) {
   }
   function drawn(answer, article) {
     const picture = h("div.answer-picture");
-    const view = PICTURES[answer.key];
+    const shown = PICTURES[answer.key];
     article.append(picture); // in the page before it is drawn: charts take their width from it
-    const stop = view && view.render({ model, el: picture });
-    if (stop) off.add(stop);
+    if (shown) off.add(shown.render({ model, el: picture }));
     const isDrawn = picture.querySelector("figure, .sample") !== null;
     const text = isDrawn && INSTEAD[answer.key] ? [h("p", null, INSTEAD[answer.key](model))]
       : [h("p.sentence", null, answer.sentence), answer.more.map((line) => h("p", null, line))];
@@ -70,7 +68,8 @@ function render({ model, el }) {
       article.classList.add("plain");
     }
   }
-  return off;
 }
+
+const render = view(build);
 
 export default { render };

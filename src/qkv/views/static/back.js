@@ -1,11 +1,15 @@
+// @ts-check
 // The way back: how much of this text's gradient reaches each token and each matrix, by which path, and what one small step
 // of gradient descent would buy. Asked for by a button, since it costs a backward pass in float64.
 
 import { Plot } from "./vendor.js";
-import { add, clear, h, say, together } from "./dom.js";
+import { h, scroll, table } from "./dom.js";
 import { number, percent, token, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { chart, figure, plot } from "./figure.js";
+import { asked } from "./entry.js";
+
+/** @import { Off } from "./dom.js" */
 
 const PATHS = [["skip", "ink-faint", "around the block"], ["V", "role-V", "through v"], ["Q", "role-Q", "through q"], ["K", "role-K", "through k"], ["mix", "role-O", "through what stands in attention's place"], ["MLP", "role-MLP", "through the MLP"]];
 const MOST_PARTS = 14;
@@ -34,30 +38,17 @@ function byPath(el, back) {
 function byMatrix(el, back) {
   el.append(h("h4", null, "What one step would buy"),
     h("p.small", null, `A step of gradient descent on this text alone, so small (rate ${number(back.rate)}) that to first order it buys ${number(-back.first_order)} nats; in fact it buys ${number(-back.actual)}. Each matrix moved alone:`),
-    h("div.scroll", { tabindex: "0", role: "region", "aria-label": "gradient of each matrix" }, h("table", null, h("thead", null, h("tr", null, ["matrix", "|g|", "|g| / |W|", "first order, nats", "in fact, nats"].map((t) => h("th", { scope: "col" }, t)))),
-      h("tbody", null, back.parts.slice(0, MOST_PARTS).map((part) => h("tr", null, h("td", null, h("code", null, part.address)), [part.grad_norm, part.norm > 0 ? part.grad_norm / part.norm : null, part.first_order, part.actual].map((v) => h("td", null, number(v, 3)))))))),
+    scroll("gradient of each matrix", table(["matrix", "|g|", "|g| / |W|", "first order, nats", "in fact, nats"], back.parts.slice(0, MOST_PARTS).map((part) =>
+      [h("code", null, part.address), ...[part.grad_norm, part.norm > 0 ? part.grad_norm / part.norm : null, part.first_order, part.actual].map((v) => number(v, 3))]))),
     back.parts.length > MOST_PARTS ? h("p.small", null, `The ${MOST_PARTS} of largest gradient, of ${whole(back.parts.length)}.`) : null);
 }
 
-// -> an element with a button; `question()` says on what.
-export function wayBack(ask, question, off) {
-  const parts = together();
-  const body = h("div");
-  const said = h("p.small", { role: "status" });
-  const button = h("button.primary", { type: "button", onclick: async () => {
-    said.textContent = "Following the gradient …";
-    try {
-      const back = await ask("backward", question());
-      parts();
-      clear(body);
-      said.textContent = "";
-      byToken(parts, body, back);
-      byPath(body, back);
-      byMatrix(body, back);
-    } catch (error) {
-      say(said, error.message);
-    }
-  } }, "the way back: follow the gradient");
-  off.add(parts);
-  return h("div.way-back", null, add(h("div"), [button, said]), body);
-}
+/** -> an element with a button; `question()` says on what. @param {Off} off */
+export const wayBack = (ask, question, off) => asked(off, {
+  button: "the way back: follow the gradient", waiting: "Following the gradient …", question: () => ask("backward", question()),
+  draw(parts, body, back) {
+    byToken(parts, body, back);
+    byPath(body, back);
+    byMatrix(body, back);
+  },
+});

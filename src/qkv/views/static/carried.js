@@ -1,3 +1,4 @@
+// @ts-check
 // The host of a file: what it shows stands in it, and nothing can be asked.
 
 import { h } from "./dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // "Change it and look": changes in the change language, a few ready to press, any other to type. They are made on a copy of
 // the model for the looking only.
 

@@ -1,19 +1,19 @@
+// @ts-check
 // A text before and after a change, side by side: loss, the prediction at the token that is followed, and the pattern of the
 // head that is shown, with their difference.
 
-import { h } from "./dom.js";
+import { h, named } from "./dom.js";
 import { fixed, number, token } from "./format.js";
 import { unpack } from "./decode.js";
-import { takeAway } from "./keep.js";
-import { raster } from "./raster.js";
-import { bar, robust, squareRoot } from "./scale.js";
+import { framed } from "./raster.js";
+import { robust, squareRoot } from "./scale.js";
 
 const side = (text) => unpack(text.top);
 
 function predictions(base, text, position) {
   const where = `${text.causal ? "after" : "at"} ${token(text.tokens[position])} (${position})`;
   const row = (from) => from.top_tokens[position].slice(0, 5).map((name, rank) => `${token(name)} ${fixed(side(from).at(position, rank))}`).join("  ");
-  return h("dl.numbers", null, h("div", null, h("dt", null, `before, ${where}`), h("dd", null, h("code", null, row(base)))), h("div", null, h("dt", null, `now, ${where}`), h("dd", null, h("code", null, row(text)))));
+  return named("numbers", [[`before, ${where}`, h("code", null, row(base))], [`now, ${where}`, h("code", null, row(text))]]);
 }
 
 // -> { el, follow(position) }: the predictions are those of the token that is followed.
@@ -35,13 +35,12 @@ function patterns(off, { base, text, layer, head, colours }) {
   const scale = squareRoot(1);
   const signed = robust([[...difference].filter(Number.isFinite)], true);
   const readout = h("p.readout", { "aria-live": "polite" });
-  const panels = [["before", before, scale], ["now", after, scale], ["difference", difference, signed]].map(([name, values, use]) => {
-    const panel = raster({ label: `pattern of L${layer}.H${head}, ${name}`, rows: n, columns: n, values, scale: use,
+  const parts = [{ name: "before", values: before, use: scale }, { name: "now", values: after, use: scale }, { name: "difference", values: difference, use: signed }];
+  const panels = parts.map(({ name, values, use }) => {
+    const label = `pattern of L${layer}.H${head}, ${name}`;
+    return framed(off, { name: label, file: `L${layer}.H${head}.pattern-${name}`, words: name === "difference" ? "difference" : "attention", colours,
+      label, rows: n, columns: n, values, scale: use, style: "aspect-ratio:1",
       tell: (q, k) => (readout.textContent = Number.isNaN(before[q * n + k]) ? "" : `${token(text.tokens[q])} (${q}) to ${token(text.tokens[k])} (${k}): before ${number(before[q * n + k])}, now ${number(after[q * n + k])}`) });
-    off.add(panel.off);
-    panel.el.style.aspectRatio = "1";
-    const whole = h("div.panel", null, h("p.small", null, h("span", null, `pattern of L${layer}.H${head}, ${name}`), takeAway(() => whole, `L${layer}.H${head}.pattern-${name}`)), panel.el, bar(use, colours, name === "difference" ? "difference" : "attention"));
-    return whole;
   });
   return [h("div.panels", null, panels), readout];
 }

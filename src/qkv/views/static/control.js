@@ -1,3 +1,4 @@
+// @ts-check
 // The random-label control in words, once for every picture that shows it: what it is, and how early a step of it is.
 
 import { percent, whole } from "./format.js";

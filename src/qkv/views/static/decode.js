@@ -1,3 +1,4 @@
+// @ts-check
 // Packed arrays (views/report/packed.py: Packed) back to numbers.
 
 const KINDS = { float32: Float32Array, uint8: Uint8Array, int32: Int32Array };
@@ -50,7 +51,12 @@ export function textOf(packed) {
   return btoa(binary);
 }
 
-// -> { shape, digits, values: typed array, at(...indices), scale }; values carry their scale already.
+/**
+ * Values carry their scale already; `part` has its first indices fixed, without a copy.
+ * @typedef {{ shape: number[], digits: number, values: any, at: (...indices: number[]) => number, part: (...indices: number[]) => any }} Unpacked
+ */
+
+/** @returns {Unpacked | null} */
 export function unpack(packed) {
   if (!packed) return null;
   if (seen.has(packed)) return seen.get(packed);

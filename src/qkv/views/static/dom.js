@@ -1,9 +1,12 @@
+// @ts-check
 // Elements from plain values. Text becomes text nodes, so no string of a run (tokens, file names, samples) is ever read
 // as markup; there is deliberately no way to pass any. Nor does one hide or turn what stands beside it: `visible`.
 
 import { visible } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
+
+/** @typedef {any} Child  an element, text, a list of these, or nothing */
 
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -15,6 +18,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
+/** @param {any} element @param {Child[]} children */
 export function add(element, children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
@@ -23,7 +27,10 @@ export function add(element, children) {
   return element;
 }
 
-// h("p.note", { id: "x", onclick: f }, "text", otherElement)
+/**
+ * h("p.note", { id: "x", onclick: f }, "text", otherElement)
+ * @param {string} tag @param {Record<string, any> | null} [attributes] @param {Child[]} children @returns {any}
+ */
 export function h(tag, attributes, ...children) {
   const [name, ...classes] = tag.split(".");
   const element = document.createElement(name);
@@ -31,6 +38,7 @@ export function h(tag, attributes, ...children) {
   return fill(element, attributes, children);
 }
 
+/** @param {string} tag @param {Record<string, any> | null} [attributes] @param {Child[]} children @returns {any} */
 export function s(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -43,13 +51,37 @@ export function clear(element) {
 // What an element says now, in place of what it said.
 export const say = (element, ...children) => add(clear(element), children);
 
-// Listeners that leave together: const off = together(); off.add(stop); ... return off;
+/** @typedef {(() => void) & { add: (stop: () => void) => () => void }} Off */
+
+/**
+ * Listeners that leave together: const off = together(); off.add(stop); ... return off;
+ * @returns {Off}
+ */
 export function together() {
+  /** @type {(() => void)[]} */
   const stops = [];
   const off = () => stops.splice(0).forEach((stop) => stop());
   off.add = (stop) => (stops.push(stop), stop);
   return off;
 }
+
+/**
+ * Names and what they stand for, as a list of the class `kind`.
+ * @param {string} kind @param {(Child[] | null | undefined | false)[]} rows @param {Record<string, any>} [attributes]
+ */
+export const named = (kind, rows, attributes) => h(`dl.${kind}`, attributes,
+  rows.map((row) => row && h("div", null, h("dt", null, row[0]), h("dd", null, row[1]))));
+
+/**
+ * A table of cells; without names of columns it has no head.
+ * @param {Child[]} columns @param {Child[][]} rows @param {string} [kind]  a class of the table
+ */
+export const table = (columns, rows, kind) => h(kind ? `table.${kind}` : "table", null,
+  columns.length ? h("thead", null, h("tr", null, columns.map((name) => h("th", { scope: "col" }, name)))) : null,
+  h("tbody", null, rows.map((row) => h("tr", null, row.map((cell) => h("td", null, cell))))));
+
+/** What is wider than the page, in a place of its own that scrolls. @param {string} label @param {Child[]} children */
+export const scroll = (label, ...children) => h("div.scroll", { tabindex: "0", role: "region", "aria-label": label }, children);
 
 // A way to a place of the page that leaves step and matrix in its address; `first` is done on the way.
 export const wayTo = (model, id, words, first = () => {}) => h("a", { href: `#${id}`, onclick: (event) => {

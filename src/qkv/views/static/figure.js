@@ -1,3 +1,4 @@
+// @ts-check
 // A figure: title, picture, caption, and a way to take it away. Charts are drawn again when the width or the theme changes.
 
 import { Plot } from "./vendor.js";
@@ -5,7 +6,14 @@ import { h, clear, together } from "./dom.js";
 import { takeAway } from "./keep.js";
 import { theme, onTheme } from "./theme.js";
 
-// -> { el, body, off }; `title` and `caption` are text or elements.
+/** @import { Off } from "./dom.js" */
+/** @import { Colours } from "./theme.js" */
+
+/**
+ * `title` and `caption` are text or elements.
+ * @param {Element} host @param {{ title: any, caption?: any, wide?: boolean }} options
+ * @returns {{ el: HTMLElement, body: HTMLElement, off: Off }}
+ */
 export function figure(host, { title, caption, wide }) {
   const body = h("div.figure-body");
   const name = h("p.figure-title", null, title);
@@ -16,7 +24,10 @@ export function figure(host, { title, caption, wide }) {
   return { el, body, off: together() };
 }
 
-// `draw(width, colours)` gives an element; it is asked again when the width or the theme changes.
+/**
+ * `draw(width, colours)` gives an element; it is asked again when the width or the theme changes.
+ * @param {{ body: HTMLElement, off: Off }} frame @param {(width: number, colours: Colours) => Element} draw
+ */
 export function chart(frame, draw) {
   const slot = h("div.chart");
   frame.body.append(slot);

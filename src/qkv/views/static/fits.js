@@ -1,3 +1,4 @@
+// @ts-check
 // Which runs the playground can go on training: small ones in its own layout. One rule, for the section of a report and for files
 // that are loaded in the playground; `why` says in a sentence what does not fit, "" where all does.
 

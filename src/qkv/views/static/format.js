@@ -1,3 +1,4 @@
+// @ts-check
 // Numbers and tokens as people read them. A value that is missing is a dash, never a zero.
 
 export const DASH = "–";

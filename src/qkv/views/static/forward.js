@@ -1,14 +1,15 @@
+// @ts-check
 // One text all the way through the model, left to right: tokens, rows of W_E, x, then q, k and v of a head, scores, pattern,
 // z, back to d_model by W_O, the residual sum, the MLP, and what is predicted. One token is followed through all of it.
 // Where Python stands behind the page, a matrix can be changed to see pattern, prediction and loss change.
 
-import { add, choice, clear, h, inSight, lastOnly, say, together } from "./dom.js";
+import { add, clear, h, inSight, lastOnly, say, together } from "./dom.js";
 import { fixed, number, token, whole } from "./format.js";
 import { headAt, stepIndex, unpack } from "./decode.js";
-import { watch } from "./model.js";
 import { raster } from "./raster.js";
 import { bar, robust, squareRoot } from "./scale.js";
-import { onTheme, theme } from "./theme.js";
+import { theme } from "./theme.js";
+import { controls, view } from "./view.js";
 import { wayBack } from "./back.js";
 import { change } from "./change.js";
 import { compared } from "./compared.js";
@@ -55,18 +56,76 @@ export function prediction(text, position) {
     h("code", { title: token(name) }, token(name)), h("span.bar-of", null, h("span", { style: `width:${probabilities[rank] * 100}%` })), h("span.amount", null, fixed(probabilities[rank], 3)))));
 }
 
-function render({ model, el }) {
-  const ask = model.get("host").can.includes("forward") ? model.get("ask") : null;
+const REST = "Point at a number for its value and the line of Python that gives it; the outlined row is the token that is followed.";
+
+// The stages of a text in one layer and head as pictures; `follow(row)` is called for the row under the pointer, `readout` told its
+// number. -> [{ el, mark }]: a stage, and what outlines a row of it
+function pictures(off, text, { layer, head }, colours, readout, follow) {
+  const n = text.tokens.length;
+  return stages(text, layer, head).map((stage) => {
+    const mark = h("span.row-mark");
+    const panel = raster(off, { label: `${stage.name} of layer ${layer}${text.n_heads ? ` head ${head}` : ""}`, rows: n, columns: stage.columns, values: stage.values, scale: stage.scale, style: "aspect-ratio:1",
+      tell: (row, column) => {
+        follow(row);
+        const value = stage.values[row * stage.columns + column];
+        readout.replaceChildren(h("code", null, stage.name), ` of ${token(text.tokens[row])} (${row}), ${stage.square ? `for ${token(text.tokens[column])} (${column})` : `number ${column}`}: `,
+          Number.isNaN(value) ? "hidden: it is in the future" : number(value, stage.digits), " · ", h("code", null, `${stage.code.replace(/\]$/, `, ${row}, ${column}]`)}`));
+      } });
+    panel.el.append(mark);
+    const el = h("div.stage", { style: `--role:var(--${stage.role === "x" ? "ink" : `role-${stage.role}`})`, "data-stage": stage.id },
+      h("p.stage-name", null, h("b", null, stage.name), h("span", null, stage.shape)), panel.el,
+      h("p.stage-formula", null, stage.formula), h("code.stage-code", null, stage.code), bar(stage.scale, colours, ""));
+    return { el, mark };
+  });
+}
+
+// What the text is, and under which weights.
+function aboutText(text) {
+  const n = text.tokens.length;
+  const cut = text.n_all > n ? `The first ${n} of ${whole(text.n_all)} tokens. ` : "";
+  const loss = text.loss === null ? "" : `Mean loss of this text ${number(text.loss, 4)} nats per token. `;
+  return `${cut}Weights of step ${whole(text.step)}. ${loss}${text.notes.join(" ")}`;
+}
+
+// Everything of one text, token `state.position` followed, for `body`. -> its elements; `off` ends them.
+function drawn(off, el, body, state) {
+  const { text, base, layer, head } = state;
+  const n = text.tokens.length;
+  const colours = theme(el);
+  const readout = h("p.readout", { "aria-live": "polite" });
+  const answer = h("div.answer-box");
+  const beside = base ? compared(off, { base, text, layer, head, colours }) : null;
+  const follow = (row) => {
+    state.position = row;
+    panels.forEach(({ mark }) => (mark.style.cssText = `top:${(row / n) * 100}%;height:${100 / n}%`));
+    words.forEach((word, i) => word.classList.toggle("on", i === row));
+    beside?.follow(row);
+    answer.replaceChildren(h("h3", null, text.causal ? "after " : "at ", h("code", null, token(text.tokens[row])), ` (${row})`), prediction(text, row),
+      h("p.small", null, text.losses && row < n - 1 ? `Then comes ${token(text.tokens[row + 1])}: it cost ${number(unpack(text.losses).values[row])} nats.` : ""));
+  };
+  const words = text.tokens.map((t, i) => h("button.word", { type: "button", onclick: () => follow(i), onpointerenter: (event) => event.pointerType === "mouse" && follow(i) }, token(t)));
+  const panels = pictures(off, text, state, colours, readout, follow);
+  const file = () => `forward-L${layer}${text.n_heads ? `.H${head}` : ""}-step-${text.step}`;
+  readout.textContent = REST;
+  follow(state.position);
+  return [
+    beside?.el ?? null,
+    h("div.words", { role: "group", "aria-label": "tokens; one is followed through the model" }, words),
+    h("p.small.keep", null, h("span", null, aboutText(text)), takeAway(() => body, file)),
+    h("div.stages", null, panels.map((panel) => panel.el), h("div.stage.last", { style: "--role:var(--accent)" }, h("p.stage-name", null, h("b", null, "prediction")), answer, h("p.stage-formula", null, text.formulas.prediction), h("code.stage-code", null, "logits.softmax(-1)[0]"))),
+    readout,
+    h("p.small", null, "In Python: ", h("code", null, "run = qkv.load(RUN, weights=\"last\"); logits, record = run.model.forward_recorded(ids)"))];
+}
+
+function build({ model, el, off, ask: may, follow, hear, recolour }) {
+  const ask = may("forward");
   const given = model.get("forward");
-  if (!given && !ask) return () => {};
-  const off = together();
   const parts = together();
   const latest = lastOnly();
   const state = { text: given, base: null, source: given?.text ?? "", layer: given?.layers[0]?.layer ?? 0, head: 0, position: null, changes: [] };
   const said = h("p.small", { role: "status" });
-  const controls = h("div.controls");
-  const body = h("div");
-  const away = h("div");
+  const [body, away] = [h("div"), h("div")];
+  const has = (layer) => state.text.layers.some((l) => l.layer === layer);
 
   // Ask again for what is shown now: another text, layer, step or change.
   function fetchAgain(message = "") {
@@ -88,101 +147,54 @@ function render({ model, el }) {
     });
   }
   const changeBox = ask ? change({ model, state, apply: () => fetchAgain("Changing …") }) : null;
-
-  function drawControls() {
-    const text = state.text;
+  const choices = controls(state, () => {
+    const { text } = state;
+    if (!text) return [];
     const layers = ask ? [...Array(text.n_layers).keys()] : text.layers.map((l) => l.layer);
-    const pick = (key) => (value) => {
-      state[key] = value;
-      if (key === "layer" && !text.layers.some((l) => l.layer === value)) fetchAgain();
-      else draw();
-    };
-    const one = (label, values, value, picked) => values.length > 8
-      ? h("label.small", null, `${label} `, h("select", { "aria-label": label, onchange: (event) => picked(values[event.target.selectedIndex]) }, values.map((v) => h("option", { selected: v === value }, v))))
-      : choice(label, values.map((v) => [v, `${label[0].toUpperCase()}${v}`]), value, picked);
-    add(clear(controls), [one("layer", layers, state.layer, pick("layer")), text.n_heads ? one("head", [...Array(text.n_heads).keys()], state.head, pick("head")) : null]);
-  }
+    const of = (label, values) => ({ key: label, label, options: values.map((v) => [v, `${label[0].toUpperCase()}${v}`]), most: 8, named: true });
+    return [of("layer", layers), text.n_heads ? of("head", [...Array(text.n_heads).keys()]) : null];
+  }, (key) => (key === "layer" && !has(state.layer) ? fetchAgain() : draw()));
   function draw() {
     const text = state.text;
-    if (!text || !text.layers.some((l) => l.layer === state.layer)) return;
+    if (!text || !has(state.layer)) return;
     parts();
-    drawControls();
+    choices.draw();
     changeBox?.refresh();
     const n = text.tokens.length;
     state.position = Math.min(state.position ?? n - 2, n - 1);
-    const colours = theme(el);
-    const readout = h("p.readout", { "aria-live": "polite" });
-    const rows = [];
-    const follow = (row) => {
-      state.position = row;
-      rows.forEach((mark) => (mark.style.cssText = `top:${(row / n) * 100}%;height:${100 / n}%`));
-      words.forEach((word, i) => word.classList.toggle("on", i === row));
-      beside?.follow(row);
-      answer.replaceChildren(h("h3", null, text.causal ? "after " : "at ", h("code", null, token(text.tokens[row])), ` (${row})`), prediction(text, row),
-        h("p.small", null, text.losses && row < n - 1 ? `Then comes ${token(text.tokens[row + 1])}: it cost ${number(unpack(text.losses).values[row])} nats.` : ""));
-    };
-    const words = text.tokens.map((t, i) => h("button.word", { type: "button", onclick: () => follow(i), onpointerenter: (event) => event.pointerType === "mouse" && follow(i) }, token(t)));
-    const answer = h("div.answer-box");
-    const beside = state.base ? compared(parts, { base: state.base, text, layer: state.layer, head: state.head, colours }) : null;
-    const panels = stages(text, state.layer, state.head).map((stage) => {
-      const panel = raster({ label: `${stage.name} of layer ${state.layer}${text.n_heads ? ` head ${state.head}` : ""}`, rows: n, columns: stage.columns, values: stage.values, scale: stage.scale,
-        tell: (row, column) => {
-          follow(row);
-          const value = stage.values[row * stage.columns + column];
-          readout.replaceChildren(h("code", null, stage.name), ` of ${token(text.tokens[row])} (${row}), ${stage.square ? `for ${token(text.tokens[column])} (${column})` : `number ${column}`}: `,
-            Number.isNaN(value) ? "hidden: it is in the future" : number(value, stage.digits), " · ", h("code", null, `${stage.code.replace(/\]$/, `, ${row}, ${column}]`)}`));
-        } });
-      parts.add(panel.off);
-      panel.el.style.aspectRatio = "1";
-      const mark = h("span.row-mark");
-      rows.push(mark);
-      panel.el.append(mark);
-      return h("div.stage", { style: `--role:var(--${stage.role === "x" ? "ink" : `role-${stage.role}`})`, "data-stage": stage.id },
-        h("p.stage-name", null, h("b", null, stage.name), h("span", null, stage.shape)), panel.el,
-        h("p.stage-formula", null, stage.formula), h("code.stage-code", null, stage.code), bar(stage.scale, colours, ""));
-    });
-    add(clear(body), [
-      beside?.el ?? null,
-      h("div.words", { role: "group", "aria-label": "tokens; one is followed through the model" }, words),
-      h("p.small.keep", null, h("span", null, `${text.n_all > n ? `The first ${n} of ${whole(text.n_all)} tokens. ` : ""}Weights of step ${whole(text.step)}. ${text.loss === null ? "" : `Mean loss of this text ${number(text.loss, 4)} nats per token. `}${text.notes.join(" ")}`), takeAway(() => body, () => `forward-L${state.layer}${text.n_heads ? `.H${state.head}` : ""}-step-${text.step}`)),
-      h("div.stages", null, panels, h("div.stage.last", { style: "--role:var(--accent)" }, h("p.stage-name", null, h("b", null, "prediction")), answer, h("p.stage-formula", null, text.formulas.prediction), h("code.stage-code", null, "logits.softmax(-1)[0]"))),
-      readout,
-      h("p.small", null, "In Python: ", h("code", null, "run = qkv.load(RUN, weights=\"last\"); logits, record = run.model.forward_recorded(ids)"))]);
-    readout.textContent = "Point at a number for its value and the line of Python that gives it; the outlined row is the token that is followed.";
-    follow(state.position);
+    add(clear(body), drawn(parts, el, body, state));
   }
   // The head that the address of the page names, where this text has it or Python can be asked for it.
   function pointed() {
     const asked = headAt(model.get("address"));
-    const there = (text) => asked.head < text.n_heads && (ask ? asked.layer < text.n_layers : text.layers.some((l) => l.layer === asked.layer));
+    const there = (text) => asked.head < text.n_heads && (ask ? asked.layer < text.n_layers : has(asked.layer));
     if (!asked || !state.text || !there(state.text) || (asked.layer === state.layer && asked.head === state.head)) return;
     Object.assign(state, asked);
-    if (state.text.layers.some((l) => l.layer === asked.layer)) draw();
+    if (has(asked.layer)) draw();
     else fetchAgain();
   }
-  const pointedSoon = inSight(el, pointed);
   const kept = () => model.get("kept")[stepIndex(model.get("kept"), model.get("step"))];
-  const followStep = inSight(el, () => state.text && ask && kept() !== state.text.step && fetchAgain());
   const typed = async (source) => {
     state.source = source;
     state.position = null;
     fetchAgain("Reading …");
   };
-  add(el, [ask ? entry(typed, { value: state.source.slice(0, 400) }) : null, changeBox?.el ?? null, said, controls, body, away]);
+  add(el, [ask ? entry(typed, { value: state.source.slice(0, 400) }) : null, changeBox?.el ?? null, said, choices.el, body, away]);
   const question = () => ({ text: state.source, step: model.get("step"), changes: state.changes });
   if (ask) away.append(wayBack(ask, question, off));
-  if (ask && model.get("host").can.includes("written")) away.append(writing(ask, () => ({ ...question(), position: state.position }), off));
-  if (ask && model.get("host").can.includes("patch")) away.append(patching(ask, question, off));
-  off.add(followStep.off);
+  if (ask && may("written")) away.append(writing(ask, () => ({ ...question(), position: state.position }), off));
+  if (ask && may("patch")) away.append(patching(ask, question, off));
+  const pointedSoon = inSight(el, pointed);
   off.add(pointedSoon.off);
-  off.add(watch(model, "address", pointedSoon));
-  off.add(watch(model, "step", followStep));
+  hear(["address"], pointedSoon);
+  follow(["step"], () => state.text && ask && kept() !== state.text.step && fetchAgain());
   off.add(parts);
-  off.add(onTheme(draw));
+  recolour(draw);
   if (state.text) draw();
   else fetchAgain();
   pointedSoon();
-  return off;
 }
+
+const render = view(build, { needs: (model) => model.get("forward") || (model.get("ask") && model.get("host").can.includes("forward")) });
 
 export default { render };

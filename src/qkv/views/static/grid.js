@@ -1,16 +1,16 @@
+// @ts-check
 // The signature picture: layers down, matrices across, heads as cells inside, coloured by one measure at the step of the
 // slider. Beside it the random-label control, or the same at a step that is held, and the difference.
 
 import { d3 } from "./vendor.js";
-import { add, choice, clear, h, inSight, together } from "./dom.js";
+import { add, clear, h, together } from "./dom.js";
 import { number, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
-import { watch } from "./model.js";
-import { figure } from "./figure.js";
 import { CONTROL, described, when } from "./control.js";
 import { cells } from "./cells.js";
 import { bar, linear, robust, root, suited } from "./scale.js";
-import { onTheme, theme } from "./theme.js";
+import { theme } from "./theme.js";
+import { controls, view } from "./view.js";
 
 const GROWS = new Set(["drift", "turn"]); // from 0 at the start: a square-root scale
 const CIRCUITS = new Set(["QK", "OV", "pattern"]);
@@ -95,168 +95,188 @@ export function layout(map, grid, numbers) {
   return { columns, rowsOf };
 }
 
-function render({ model, el }) {
-  if (!model.get("map") && !model.get("grid")) return () => {};
-  const off = together();
-  const sections = () => [model.get("map"), model.get("grid")];
-  const measures = () => {
-    const all = sections().flatMap((section) => section?.measures ?? []);
-    return all.filter((m, i) => all.findIndex((other) => other.name === m.name) === i && sections().some((section) => section?.values[m.name]));
-  };
-  if (!measures().length) return () => {};
-  const hasNull = () => sections().some((section) => section?.null_steps?.length);
-  const state = { measure: measures()[0], beside: hasNull() ? "null" : "alone", held: model.get("steps")[0] };
-  const title = h("span");
-  const caption = h("span");
-  const frame = figure(el, { wide: true, title, caption });
-  const controls = h("div.controls");
-  const legend = h("div");
-  const panelsEl = h("div.grid-panels");
-  const readout = h("p.readout.two", { "aria-live": "polite" });
-  frame.body.before(controls);
-  frame.body.append(legend, panelsEl, readout);
-  const hold = h("button.quiet", { type: "button", onclick: () => (Object.assign(state, { held: model.get("step") }), build()) }, "hold this step");
-  let [columns, rows, panels, numbers, none, another, scale, chosen] = [[], [], [], null, null, null, null, null];
-  let isHead = () => false;
-  const every = () => (model.get("grid")?.rows.length ? "every matrix and head" : "every matrix");
-  const rowHeight = () => (rows.length > 16 ? 13 : rows.length > 9 ? 17 : 24);
+// Measures that anything of the page has, each once.
+export function measuresOf(model) {
+  const sections = [model.get("map"), model.get("grid")].filter(Boolean);
+  const all = sections.flatMap((section) => section.measures);
+  return all.filter((m, i) => all.findIndex((other) => other.name === m.name) === i);
+}
 
-  function drawControls() {
-    const list = measures();
-    const run = model.get("other");
-    const offered = [hasNull() || state.beside === "null" ? ["null", `beside the ${CONTROL}`] : null, ["held", "beside another step"], run ? ["run", `beside ${run.name}`] : null, ["alone", "alone"]].filter(Boolean);
-    add(clear(controls), [
-      list.length > 5 ? h("select", { "aria-label": "measure", onchange: (event) => (Object.assign(state, { measure: measures()[event.target.selectedIndex] }), build()) }, list.map((m) => h("option", { selected: m.name === state.measure.name }, m.label)))
-        : choice("measure", list.map((m) => [m.name, m.label]), state.measure.name, (name) => (Object.assign(state, { measure: measures().find((m) => m.name === name) }), build())),
-      choice("compared with", offered, state.beside, (beside) => (Object.assign(state, { beside }), build())), hold]);
+const drawnOf = (model) => measuresOf(model).filter((m) => [model.get("map"), model.get("grid")].some((section) => section?.values[m.name]));
+const hasNull = (model) => [model.get("map"), model.get("grid")].some((section) => section?.null_steps?.length);
+const everyOf = (model) => (model.get("grid")?.rows.length ? "every matrix and head" : "every matrix");
+
+// All of one measure: the numbers of the run and of what stands `there` beside it, where each stands, and their scale.
+function prepared(model, state) {
+  const [map, grid, run] = ["map", "grid", "other"].map((key) => model.get(key));
+  const { name } = state.measure;
+  const numbers = arm(map, grid, name, false);
+  const none = arm(map, grid, name, true);
+  const another = run ? arm(run.map, run.grid, name, false) : { any: false, all: () => [] };
+  const there = { null: none, run: another }[state.beside];
+  const { columns, rowsOf } = layout(map, grid, numbers);
+  const rows = rowsOf(numbers);
+  const present = [...numbers.all(), ...(there?.all() ?? [])];
+  const scale = GROWS.has(name) ? root(d3.max(present)) : suited(present);
+  const names = state.beside === "alone" || (there && !there.any) ? ["this run"] : ["this run", "beside", "difference"];
+  return { numbers, none, there, columns, rows, besideRows: there?.any ? rowsOf(there) : rows, scale, names };
+}
+
+// What stands beside: { name, value(address) -> [value, step], step } or null. A difference is only ever taken at an equal
+// step: `equal`, the slider's or the last that both have; a held step is compared with the slider's on purpose.
+function otherAt(step, model, { beside, held }, { numbers, there }) {
+  if (beside === "held") {
+    const [value, before] = [(address) => numbers.value(address, held), (address) => numbers.value(address, held)[0]];
+    return { name: `held: step ${whole(held)}`, value, equal: step, difference: (address) => [numbers.value(address, step)[0] - before(address), step] };
   }
-  // What stands beside: { name, value(address) -> [value, step], step } or null. A difference is only ever taken at an equal
-  // step: `equal`, the slider's or the last that both have; a held step is compared with the slider's on purpose.
-  function other(step = model.get("step")) {
-    if (state.beside === "held") return { name: `held: step ${whole(state.held)}`, value: (address) => numbers.value(address, state.held), equal: step, difference: (address) => [numbers.value(address, step)[0] - numbers.value(address, state.held)[0], step] };
-    const there = { run: another, null: none }[state.beside];
-    if (!there?.any) return null;
-    const at = Math.min(step, there.last);
-    const name = state.beside === "run" ? `${model.get("other").name}, step ${whole(at)}` : `${CONTROL}, step ${whole(at)}${at < step ? ", its last" : ""}`;
-    return { name, value: (address) => there.value(address, at), equal: at, difference: (address) => difference(numbers, there, address, at) };
-  }
-  function build() {
-    const [map, grid] = sections();
-    state.measure = measures().find((m) => m.name === state.measure.name) ?? measures()[0];
-    numbers = arm(map, grid, state.measure.name, false);
-    none = arm(map, grid, state.measure.name, true);
-    const run = model.get("other");
-    another = run ? arm(run.map, run.grid, state.measure.name, false) : { any: false, all: () => [] };
-    const made = layout(map, grid, numbers);
-    columns = made.columns;
-    rows = made.rowsOf(numbers);
-    const besideRows = state.beside === "null" ? made.rowsOf(none) : state.beside === "run" && another.any ? made.rowsOf(another) : rows;
-    const present = [...numbers.all(), ...(state.beside === "null" ? none.all() : state.beside === "run" ? another.all() : [])];
-    scale = GROWS.has(state.measure.name) ? root(d3.max(present)) : suited(present);
+  if (!there?.any) return null;
+  const at = Math.min(step, there.last);
+  const name = beside === "run" ? `${model.get("other").name}, step ${whole(at)}` : `${CONTROL}, step ${whole(at)}${at < step ? ", its last" : ""}`;
+  return { name, value: (address) => there.value(address, at), equal: at, difference: (address) => difference(numbers, there, address, at) };
+}
+
+// What the colours mean, in words.
+function captionOf(model, { measure, beside }, { none, names }) {
+  const grid = model.get("grid");
+  const apart = "The two are only compared at an equal step: for each cell, the last at which both were measured. ";
+  const control = !hasNull(model) ? `This run has no ${CONTROL} to be compared with. ` : beside !== "null" ? ""
+    : none.any ? `Beside it is ${described(model)}, which ends at ${when(model, none.last)}. ${apart}` : `It was not measured in the ${CONTROL}. `;
+  return [h("b", null, measure.label), `: ${measure.meaning || measure.formula} ${names.length > 1 ? "The difference is this run minus what it is compared with. " : ""}${grid?.rows.length ? "Cells inside a matrix are its heads. " : ""}Colours hold for all steps, so that play shows growth. `,
+    control, beside === "run" ? "Two runs have other bases inside their heads: head by head, only measures of the function compare. " : "",
+    grid?.rows.length ? `Numbers of heads: ${grid.origin}. ` : "", `A property ${SOURCE[measure.property_of] ?? ""}.`];
+}
+
+// One cell in words: its value, what stands beside it, and their difference.
+function cellWords(model, state, made, beside, cell) {
+  const step = model.get("step");
+  const [value, at] = made.numbers.value(cell.address, step);
+  const [second, then] = beside ? beside.value(cell.address) : [NaN, null];
+  const [apart, when] = beside ? beside.difference(cell.address) : [NaN, null];
+  const grid = model.get("grid");
+  const ofHead = grid?.rows.some((row) => row.address === cell.address);
+  const besideName = { held: "held", null: CONTROL, run: model.get("other")?.name }[state.beside];
+  return [h("span", null, h("code", null, cell.address), ` ${state.measure.label} ${number(value)}`, at !== null && at !== step ? ` (taken at step ${whole(at)})` : ` at step ${whole(step)}`,
+    Number.isFinite(second) ? ` · ${besideName} ${number(second)} at step ${whole(then)}` : "", Number.isFinite(apart) ? ` · difference ${number(apart)}${when === step ? "" : ` at step ${whole(when)}`}` : ""),
+  h("span", null, CIRCUITS.has(cell.kind) ? `circuit of one head, ` : ofHead ? "one head, " : "whole matrix, ", ofHead ? grid.origin : "recorded while it trained")];
+}
+
+// A panel of cells under its heading: rows of the run, which have labels, and its `own`; `options` are those of cells.
+function panelOf(off, host, kind, rows, own, options) {
+  const heading = h("p.panel-name");
+  const heads = h("div.cell-heads", { "aria-hidden": "true" });
+  const arranged = (placed) => {
+    heads.classList.toggle("slanted", placed.some((column) => column.label.length * 7 > column.width));
+    heads.replaceChildren(...placed.map((column) => h("span", { style: `left:${column.x}px;--role:var(--role-${column.role})` }, column.label)));
+  };
+  const made = cells({ ...options, arranged });
+  const labels = h("div.cell-labels", { "aria-hidden": "true", style: `--row:${options.rowHeight}px` },
+    rows.map((row) => h("span", row.role ? { style: `--role:var(--role-${row.role})`, class: "role" } : null, row.label)));
+  host.append(h("div.grid-panel", null, heading, heads, labels, made.el));
+  off.add(made.off);
+  return { ...made, heading, kind, rows: own, addresses: own.flatMap((row) => row.cells.map((cell) => cell.address)) };
+}
+
+// The values of a panel at a step, cell by cell.
+function valuesOf({ kind, addresses }, numbers, step, beside) {
+  const value = { run: (a) => numbers.value(a, step)[0], other: (a) => beside.value(a)[0], difference: (a) => beside.difference(a)[0] }[kind];
+  return Float64Array.from(addresses, value);
+}
+
+// One scale for the difference at every step, so that play shows it grow: of some `steps`, the last among them.
+function scaleOfDifference(panel, numbers, steps, other) {
+  const every = Math.ceil(steps.length / 16);
+  const some = steps.filter((_, i) => (steps.length - 1 - i) % every === 0);
+  const all = some.flatMap((step) => [...valuesOf(panel, numbers, step, other(step))].filter(Number.isFinite));
+  return all.length ? robust([all], true) : null;
+}
+
+// What may stand beside a run.
+function besideOptions(model, { beside }) {
+  const run = model.get("other");
+  return [hasNull(model) || beside === "null" ? ["null", `beside the ${CONTROL}`] : null, ["held", "beside another step"], run ? ["run", `beside ${run.name}`] : null, ["alone", "alone"]].filter(Boolean);
+}
+
+function build({ model, el, off, figure, follow, hear, recolour }) {
+  const state = { measure: drawnOf(model)[0], beside: hasNull(model) ? "null" : "alone", held: model.get("steps")[0] };
+  const [title, caption, legend, panelsEl] = [h("span"), h("span"), h("div"), h("div.grid-panels")];
+  const frame = figure({ wide: true, title, caption });
+  const readout = h("p.readout.two", { "aria-live": "polite" });
+  const hold = h("button.quiet", { type: "button", onclick: () => (Object.assign(state, { held: model.get("step") }), lay()) }, "hold this step");
+  const choices = controls(state, () => [{ key: "measure", label: "measure", options: drawnOf(model).map((m) => [m, m.label]), most: 5 },
+    { key: "beside", label: "compared with", options: besideOptions(model, state) }], () => lay());
+  frame.body.before(choices.el);
+  frame.body.append(legend, panelsEl, readout);
+  const parts = together();
+  let [made, panels, chosen] = [null, [], null];
+  const other = (step = model.get("step")) => otherAt(step, model, state, made);
+
+  function lay() {
+    state.measure = drawnOf(model).find((m) => m.name === state.measure.name) ?? drawnOf(model)[0];
+    made = prepared(model, state);
+    const { rows, names } = made;
     hold.hidden = state.beside !== "held";
-    panels.forEach((panel) => panel.off());
-    const names = state.beside === "alone" || (state.beside === "null" && !none.any) || (state.beside === "run" && !another.any) ? ["this run"] : ["this run", "beside", "difference"];
+    parts();
     clear(panelsEl).style.setProperty("--beside", names.length - 1);
     panelsEl.classList.toggle("one", names.length === 1);
-    const heads_ = new Set((grid?.rows ?? []).map((row) => row.address));
-    isHead = (address) => heads_.has(address);
+    const rowHeight = rows.length > 16 ? 13 : rows.length > 9 ? 17 : 24;
     panels = names.map((name, i) => {
-      const heading = h("p.panel-name");
-      const heads = h("div.cell-heads", { "aria-hidden": "true" });
-      const made_ = cells({ label: `${state.measure.label} of ${every()}, ${name}`, rowHeight: rowHeight(), tell: (cell) => tell(cell), pick: (cell) => model.set("address", cell.address), leave: rest,
-        arranged: (placed) => {
-          heads.classList.toggle("slanted", placed.some((column) => column.label.length * 7 > column.width));
-          heads.replaceChildren(...placed.map((column) => h("span", { style: `left:${column.x}px;--role:var(--role-${column.role})` }, column.label)));
-        } });
-      const labels = h("div.cell-labels", { "aria-hidden": "true", style: `--row:${rowHeight()}px` }, rows.map((row) => h("span", row.role ? { style: `--role:var(--role-${row.role})`, class: "role" } : null, row.label)));
-      panelsEl.append(h("div.grid-panel", null, heading, heads, labels, made_.el));
-      return { ...made_, heading, heads, labels, kind: ["run", "other", "difference"][i], rows: i ? besideRows : rows, addresses: (i ? besideRows : rows).flatMap((row) => row.cells.map((cell) => cell.address)) };
+      const on = { label: `${state.measure.label} of ${everyOf(model)}, ${name}`, rowHeight, tell, pick: (cell) => model.set("address", cell.address), leave: rest };
+      return panelOf(parts, panelsEl, ["run", "other", "difference"][i], rows, i ? made.besideRows : rows, on);
     });
-    drawControls();
+    choices.draw().append(hold);
     place();
     choose();
-  }
-  // The values of a panel at the slider's step, cell by cell.
-  function valuesOf(panel, step, beside) {
-    const value = { run: (a) => numbers.value(a, step)[0], other: (a) => beside.value(a)[0], difference: (a) => beside.difference(a)[0] }[panel.kind];
-    return Float64Array.from(panel.addresses, value);
-  }
-  // One scale for the difference at every step, so that play shows it grow: of some steps, the last among them.
-  function scaleOfDifference(panel) {
-    const steps = model.get("steps");
-    const every = Math.ceil(steps.length / 16);
-    const some = steps.filter((_, i) => (steps.length - 1 - i) % every === 0);
-    const all = some.flatMap((step) => [...valuesOf(panel, step, other(step))].filter(Number.isFinite));
-    return all.length ? robust([all], true) : null;
   }
   // What stays from step to step: places, scales, legend and words.
   function place() {
     const colours = theme(el);
     const step = model.get("step");
     const beside = other();
-    const bars = [bar(scale, colours, state.measure.label)];
+    const bars = [bar(made.scale, colours, state.measure.label)];
     for (const panel of panels) {
-      let use = scale;
-      if (panel.kind === "difference") {
-        const different = scaleOfDifference(panel);
-        use = different ?? linear(1, true);
-        if (different) bars.push(bar(use, colours, `difference in ${state.measure.label}`));
-      }
-      panel.show({ rows: panel.rows, columns: columns.map((column) => ({ ...column })), scale: use, values: valuesOf(panel, step, beside) });
+      const different = panel.kind === "difference" ? scaleOfDifference(panel, made.numbers, model.get("steps"), other) : null;
+      if (different) bars.push(bar(different, colours, `difference in ${state.measure.label}`));
+      const scale = panel.kind === "difference" ? different ?? linear(1, true) : made.scale;
+      panel.show({ rows: panel.rows, columns: made.columns.map((column) => ({ ...column })), scale, values: valuesOf(panel, made.numbers, step, beside) });
     }
     clear(legend).append(h("div.bars", null, bars));
-    const grid = model.get("grid");
-    add(clear(caption), [h("b", null, state.measure.label), `: ${state.measure.meaning || state.measure.formula} ${panels.length > 1 ? "The difference is this run minus what it is compared with. " : ""}${grid?.rows.length ? "Cells inside a matrix are its heads. " : ""}Colours hold for all steps, so that play shows growth. `,
-      !hasNull() ? `This run has no ${CONTROL} to be compared with. ` : state.beside === "null" ? none.any ? `Beside it is ${described(model)}, which ends at ${when(model, none.last)}. The two are only compared at an equal step: for each cell, the last at which both were measured. ` : `It was not measured in the ${CONTROL}. ` : "",
-      state.beside === "run" ? "Two runs have other bases inside their heads: head by head, only measures of the function compare. " : "",
-      grid?.rows.length ? `Numbers of heads: ${grid.origin}. ` : "", `A property ${SOURCE[state.measure.property_of] ?? ""}.`]);
+    add(clear(caption), captionOf(model, state, made));
     label(step, beside);
   }
   function label(step, beside) {
-    for (const panel of panels) {
-      panel.heading.textContent = panel.kind === "run" ? `this run, step ${whole(step)}` : panel.kind === "other" ? beside.name : `difference at step ${whole(beside.equal)}`;
-    }
-    title.textContent = `${state.measure.label[0].toUpperCase()}${state.measure.label.slice(1)} of ${every()} at step ${whole(step)}`;
+    const words = { run: () => `this run, step ${whole(step)}`, other: () => beside.name, difference: () => `difference at step ${whole(beside.equal)}` };
+    for (const panel of panels) panel.heading.textContent = words[panel.kind]();
+    const measure = state.measure.label;
+    title.textContent = `${measure[0].toUpperCase()}${measure.slice(1)} of ${everyOf(model)} at step ${whole(step)}`;
     rest();
   }
   // Another step: other values on the same places.
   function draw() {
     const step = model.get("step");
     const beside = other();
-    for (const panel of panels) panel.paint(valuesOf(panel, step, beside));
+    for (const panel of panels) panel.paint(valuesOf(panel, made.numbers, step, beside));
     label(step, beside);
   }
   function tell(cell) {
-    const step = model.get("step");
-    const [value, at] = numbers.value(cell.address, step);
-    const beside = other();
-    const [second, then] = beside ? beside.value(cell.address) : [NaN, null];
-    const [apart, when] = beside ? beside.difference(cell.address) : [NaN, null];
-    const ofHead = isHead(cell.address);
-    readout.replaceChildren(h("span", null, h("code", null, cell.address), ` ${state.measure.label} ${number(value)}`, at !== null && at !== step ? ` (taken at step ${whole(at)})` : ` at step ${whole(step)}`,
-      Number.isFinite(second) ? ` · ${{ held: "held", null: CONTROL, run: model.get("other")?.name }[state.beside]} ${number(second)} at step ${whole(then)}` : "", Number.isFinite(apart) ? ` · difference ${number(apart)}${when === step ? "" : ` at step ${whole(when)}`}` : ""),
-    h("span", null, CIRCUITS.has(cell.kind) ? `circuit of one head, ` : ofHead ? "one head, " : "whole matrix, ", ofHead ? model.get("grid").origin : "recorded while it trained"));
+    readout.replaceChildren(...cellWords(model, state, made, other(), cell));
   }
   function rest() {
     if (chosen) tell(chosen);
     else readout.textContent = "Point at a cell, or walk with the arrow keys; Enter or a click opens the matrix below.";
   }
   function choose() {
-    chosen = rows.flatMap((row) => row.cells).find((cell) => cell.address === model.get("address"));
+    chosen = made.rows.flatMap((row) => row.cells).find((cell) => cell.address === model.get("address"));
     panels.forEach((panel) => panel.choose(model.get("address")));
     rest();
   }
-  const soon = inSight(el, draw);
-  off.add(soon.off);
-  off.add(watch(model, "step", soon));
-  off.add(watch(model, "address", choose));
-  const anew = inSight(el, build);
-  off.add(anew.off);
-  for (const key of ["map", "grid"]) off.add(watch(model, key, anew));
-  off.add(onTheme(place));
-  off.add(() => panels.forEach((panel) => panel.off()));
-  build();
-  return off;
+  lay();
+  follow(["step"], draw);
+  hear(["address"], choose);
+  follow(["map", "grid"], lay);
+  recolour(place);
+  off.add(parts);
 }
+
+const render = view(build, { needs: (model) => drawnOf(model).length });
 
 export default { render };

@@ -1,28 +1,29 @@
+// @ts-check
 // Which run this is, in one glance: name, verdict, and the facts that size it.
 
-import { add, h, inSight } from "./dom.js";
+import { add, h, named } from "./dom.js";
 import { duration, large, number, whole } from "./format.js";
-import { watch } from "./model.js";
+import { view } from "./view.js";
 
 const TOKENS = ["character", "byte", "word"]; // units of a loss that are tokens; one of a text or an image is not
 
 // How far a run is that trains while it is looked at; written only while `el` is in sight, since any frame costs the training.
-function live(model, el) {
+function live({ model, follow }) {
   const line = h("p.live", { role: "status", hidden: true });
   const show = () => {
     const pulse = model.get("pulse");
     line.hidden = !pulse || pulse.finished;
     if (!line.hidden) line.textContent = model.get("connected") === false ? "The server is gone; what is here stays." : !pulse.edition ? "The run is no longer in its folder; what is here stays until another one is trained there." : `Training: step ${whole(pulse.step)}${pulse.loss === null ? "" : `, loss of its batch ${number(pulse.loss)}`}`;
   };
-  const soon = inSight(el, show);
-  watch(model, "pulse", soon);
-  watch(model, "connected", soon);
+  follow(["pulse", "connected"], show);
   return line;
 }
 
-function render({ model, el }) {
+function build(place) {
+  const { model, el } = place;
   const run = model.get("run");
-  const facts = [
+  /** @type {[string, string][]} */
+  const all = [
     ["task", run.task], ["preset", run.preset],
     ["parameters", large(run.n_parameters)],
     [`${TOKENS.includes(run.unit) ? run.unit : "token"}s read`, large(run.n_tokens)],
@@ -30,13 +31,16 @@ function render({ model, el }) {
     ["training took", duration(run.train_seconds)],
     ["on", run.machine],
     ...run.facts.map((fact) => [fact.label, fact.value]),
-  ].filter(([, value]) => value);
+  ];
+  const facts = all.filter(([, value]) => value);
   add(el, [
     h("p.eyebrow", null, model.get("host").kind === "page" ? "qkv · live page of a training run" : "qkv · report of a training run"),
     h("h1", null, run.name),
     h("p.verdict", null, run.verdict),
-    model.get("host").kind === "page" ? live(model, el) : null,
-    h("dl.facts", null, facts.map(([label, value]) => h("div", null, h("dt", null, label), h("dd", null, value))))]);
+    model.get("host").kind === "page" ? live(place) : null,
+    named("facts", facts)]);
 }
+
+const render = view(build);
 
 export default { render };

@@ -1,3 +1,4 @@
+// @ts-check
 // A picture to take away: what stands on the page, colour bar and title with it, as one SVG that needs nothing else, and the
 // same as PNG. Text stays text, charts stay curves, rasters go in as images with one pixel a cell.
 
@@ -62,7 +63,7 @@ function walk(node, at) {
   if (!box.width || !box.height || getComputedStyle(node).visibility === "hidden") return [];
   if (node instanceof HTMLCanvasElement) return s("image", { ...at.box(box), href: node.toDataURL(), preserveAspectRatio: "none", style: "image-rendering:pixelated" });
   if (node instanceof SVGSVGElement) {
-    const copy = node.cloneNode(true);
+    const copy = /** @type {SVGSVGElement} */ (node.cloneNode(true));
     const style = getComputedStyle(node);
     for (const [name, value] of Object.entries({ ...at.box(box), color: style.color, overflow: "visible" })) copy.setAttribute(name, value);
     copy.style.fontFamily = style.fontFamily;

@@ -1,15 +1,15 @@
+// @ts-check
 // Is the loss good? One line per thing that needs no Transformer, and this model among them.
 
 import { d3, Plot } from "./vendor.js";
 import { h } from "./dom.js";
 import { fixed } from "./format.js";
-import { chart, figure, fitted, plot, widthOf } from "./figure.js";
+import { chart, fitted, plot, widthOf } from "./figure.js";
+import { view } from "./view.js";
 
 const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}.` : "");
 
-function render({ model, el }) {
-  const loss = model.get("loss");
-  if (!loss || loss.best === null || !loss.baselines.length) return () => {};
+function build({ model, figure }, loss) {
   const inBits = loss.best_bits_per_byte !== null && loss.baselines.every((b) => b.bits_per_byte !== null);
   const value = (row) => (inBits ? row.bits_per_byte : row.nats);
   const mine = { label: "this model", nats: loss.best, bits_per_byte: loss.best_bits_per_byte, mine: true, meaning: "lowest validation loss" };
@@ -17,7 +17,7 @@ function render({ model, el }) {
   const words = (row) => inBits ? `${fixed(row.bits_per_byte)} bits · ${fixed(row.nats, 3)} nats` : `${fixed(row.nats, 3)} nats`;
   const { unit } = model.get("run");
   const title = inBits ? "Bits needed per byte of text it has not seen" : `Nats needed per ${unit}${["image", "text"].includes(unit) ? "" : " of text"} it has not seen`;
-  const frame = figure(el, {
+  const frame = figure({
     title,
     caption: h("span", null, "Shorter is better. ", loss.baselines.map((row, i) => [i ? "; " : "", h("b", null, row.label), row.meaning === row.label ? "" : `: ${row.meaning}`]), ". ", sentence(loss.baselines_note)),
   });
@@ -35,7 +35,9 @@ function render({ model, el }) {
     ],
     });
   });
-  return frame.off;
 }
+
+const compares = (loss) => loss && loss.best !== null && loss.baselines.length;
+const render = view(build, { needs: (model) => compares(model.get("loss")) && model.get("loss") });
 
 export default { render };

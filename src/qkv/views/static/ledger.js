@@ -1,10 +1,12 @@
+// @ts-check
 // Which matrix earned the loss? One bar for each, by the nats that its own movement took off the loss of a fixed probe;
 // to the left of the line what raised it. Beneath, what the account leaves over.
 
 import { d3, Plot } from "./vendor.js";
-import { choice, h } from "./dom.js";
+import { h } from "./dom.js";
 import { number, whole } from "./format.js";
-import { chart, figure, plot } from "./figure.js";
+import { chart, plot } from "./figure.js";
+import { controls, view } from "./view.js";
 
 const MOST = 16;
 
@@ -16,18 +18,18 @@ export function largest(rows, most = MOST) {
   return [...rows.filter((row) => chosen.has(row)), { address: `${others.length} others`, role: "norm", nats: d3.sum(others, (row) => row.nats) }];
 }
 
-function render({ model, el }) {
-  const ledger = model.get("ledger");
-  if (!ledger) return () => {};
-  let rows = ledger.matrices;
+function build({ figure }, ledger) {
+  const state = { by: "matrices" };
   const share = Math.abs(ledger.error / ledger.change);
-  const frame = figure(el, {
+  const frame = figure({
     title: "Nats that each matrix's own movement took off the loss",
     caption: h("span", null, `The probe's loss went from step ${whole(ledger.first_step)} to ${whole(ledger.last_step)} by ${number(ledger.change, 4)} nats. All matrices together account for ${number(ledger.change + ledger.error, 4)}; ${number(Math.abs(ledger.error), 2)} nats (${number(100 * share, 2)} %) are left over. ${whole(ledger.n_entries)} entries. A matrix that does not move earns 0.`),
   });
-  const lists = [["matrices", "matrices"], ["heads", "heads"], ["kinds", "kinds of matrices"]].filter(([key]) => ledger[key].length);
+  /** @type {[string, string][]} */
+  const found = [["matrices", "matrices"], ["heads", "heads"], ["kinds", "kinds of matrices"]];
+  const lists = found.filter(([key]) => ledger[key].length);
   const draw = chart(frame, (width, colours) => {
-    const shown = largest(rows).map((row) => ({ ...row, earned: -row.nats }));
+    const shown = largest(ledger[state.by]).map((row) => ({ ...row, earned: -row.nats }));
     return plot(colours, `nats earned: ${shown.map((row) => `${row.address} ${number(row.earned, 3)}`).join(", ")}`, {
       width, height: 22 * shown.length + 34, marginLeft: 96, marginRight: 68, marginTop: 4, marginBottom: 28,
       x: { domain: [Math.min(0, d3.min(shown, (row) => row.earned)), Math.max(0, d3.max(shown, (row) => row.earned))], label: null, tickSize: 0, ticks: width < 420 ? 3 : 5, nice: true },
@@ -41,13 +43,9 @@ function render({ model, el }) {
       ],
     });
   });
-  if (lists.length > 1) {
-    frame.body.before(h("div.controls", null, choice("earned by", lists, "matrices", (key) => {
-      rows = ledger[key];
-      draw();
-    })));
-  }
-  return frame.off;
+  if (lists.length > 1) frame.body.before(controls(state, () => [{ key: "by", label: "earned by", options: lists }], draw).el);
 }
+
+const render = view(build, { needs: (model) => model.get("ledger") });
 
 export default { render };

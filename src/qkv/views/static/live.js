@@ -1,3 +1,4 @@
+// @ts-check
 // The live page's host: payload, sections and answers come from the server that gave the page; its events say when the run
 // has gone on.
 
@@ -84,7 +85,7 @@ function again(following, isAnother = false) {
 
 // Hear the server's pulses while the page is looked at: a browser has six connections for each host, and a hidden tab that
 // kept one would stand in the way of the next. Whoever comes back hears the newest pulse first.
-function listen(heard, stands = () => {}) {
+function listen(heard, stands = (_) => {}) {
   let events = null;
   const tune = () => {
     if (document.hidden) {

@@ -1,14 +1,16 @@
+// @ts-check
 // Loss over the training: every batch, the whole validation text, and the lines it is read against.
 
 import { d3, Plot } from "./vendor.js";
-import { choice, h, perFrame } from "./dom.js";
+import { h, perFrame } from "./dom.js";
 import { fixed, number, tick, tickOfSteps, whole } from "./format.js";
-import { watch } from "./model.js";
-import { apart, chart, figure, fitted, plot, series, widthOf } from "./figure.js";
+import { apart, chart, fitted, plot, series, widthOf } from "./figure.js";
+import { controls, view } from "./view.js";
 
 const SMOOTH = 0.03; // of the number of points
 
 // How many losses a picture of low..high leaves out, in a sentence.
+/** @param {number[]} losses @param {number[]} range @param {string} unit */
 function beyond(losses, [low, high], unit) {
   const [above, below] = [losses.filter((loss) => loss > high), losses.filter((loss) => loss < low)];
   const parts = [above.length && `${whole(above.length)} above it (highest ${fixed(d3.max(above), 3)} ${unit})`, below.length && `${whole(below.length)} below it (lowest ${fixed(d3.min(below), 3)} ${unit})`];
@@ -27,38 +29,34 @@ function smoothed(points) {
   });
 }
 
-function render({ model, el }) {
-  let [loss, train, val, smooth, lastStep] = [];
+// What is drawn of the section: { loss, train, val, smooth, lastStep }.
+function read(loss) {
   const points = (steps, values) => steps.map((step, i) => ({ step, loss: values[i] })).filter((p) => p.loss !== null);
-  function read() {
-    loss = model.get("loss");
-    if (!loss) return;
-    train = points(loss.train_steps, loss.train);
-    val = points(loss.val_steps, loss.val);
-    smooth = smoothed(train);
-    lastStep = Math.max(d3.max(train, (p) => p.step) ?? 0, d3.max(val, (p) => p.step) ?? 0);
-  }
-  read();
-  if (!loss || !(train.length + val.length)) return () => {};
+  const [train, val] = [points(loss.train_steps, loss.train), points(loss.val_steps, loss.val)];
+  const lastStep = Math.max(d3.max(train, (p) => p.step) ?? 0, d3.max(val, (p) => p.step) ?? 0);
+  return { loss, train, val, smooth: smoothed(train), lastStep };
+}
+
+function build({ model, figure, hear }) {
+  let { loss, train, val, smooth, lastStep } = read(model.get("loss"));
   const [thinned, best, cut] = [h("span"), h("span"), h("span")];
   const say = () => {
     thinned.textContent = loss.thinned ? ` (${loss.thinned})` : "";
     best.textContent = loss.best_step !== null ? `; the ring is the lowest, ${fixed(loss.best, 3)} nats at step ${whole(loss.best_step)}` : "";
   };
   say();
-  let [log, bits] = [false, false];
-  const inUnit = (nats) => (bits ? nats * loss.bits_per_byte_of_nat + loss.bits_per_byte_lost : nats);
-  const frame = figure(el, {
+  const state = { log: false, bits: false };
+  const inUnit = (nats) => (state.bits ? nats * loss.bits_per_byte_of_nat + loss.bits_per_byte_lost : nats);
+  const frame = figure({
     wide: true, title: "Loss while training",
     caption: h("span", null, `A loss is the surprise per ${model.get("run").unit} in `, h("b", null, "nats"), ": a loss of x means that the right answer was given probability e", h("sup", null, "−x"), " (a geometric mean). Thin: each batch it trained on, before the model learned from it",
       thinned, ". Dots: all that was kept aside for validation, never trained on",
       best, ". Dashed: what simpler means reach on the same.", cut),
   });
-  const controls = h("div.controls", null,
-    choice("step axis", [[false, "steps"], [true, "steps, log"]], log, (v) => ((log = v), redraw())),
-    loss.bits_per_byte_of_nat ? choice("unit", [[false, "nats per token"], [true, "bits per byte"]], bits, (v) => ((bits = v), redraw())) : null);
-  frame.body.before(controls);
+  frame.body.before(controls(state, () => [{ key: "log", label: "step axis", options: [[false, "steps"], [true, "steps, log"]] },
+    loss.bits_per_byte_of_nat ? { key: "bits", label: "unit", options: [[false, "nats per token"], [true, "bits per byte"]] } : null], () => redraw()).el);
   const redraw = chart(frame, (width, colours) => {
+    const { log, bits } = state;
     const height = Math.max(280, Math.min(420, width * 0.5));
     const [top, bottom] = [14, 34];
     const scaled = (p) => inUnit(p.loss);
@@ -89,8 +87,11 @@ function render({ model, el }) {
     });
   });
   const soon = perFrame(redraw);
-  frame.off.add(watch(model, "loss", () => (read(), say(), soon())));
-  return frame.off;
+  hear(["loss"], () => {
+    if (model.get("loss")) ({ loss, train, val, smooth, lastStep } = read(model.get("loss")));
+    say();
+    soon();
+  });
 }
 
 // Plot places labels at their values; this moves each text to where it does not cover its neighbour.
@@ -101,5 +102,8 @@ function shifted(places, pixels) {
     return group;
   };
 }
+
+const has = (loss) => loss && [...loss.train, ...loss.val].some((value) => value !== null);
+const render = view(build, { needs: (model) => has(model.get("loss")) });
 
 export default { render };

@@ -1,16 +1,16 @@
+// @ts-check
 // The map: every matrix (down), every recorded step (across), coloured by one measure, with the random-label control
 // beside it on the same scale.
 
 import { d3 } from "./vendor.js";
-import { add, choice, clear, h, inSight, together } from "./dom.js";
+import { add, clear, h, together } from "./dom.js";
 import { number, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
-import { watch } from "./model.js";
-import { figure } from "./figure.js";
 import { CONTROL, described, when } from "./control.js";
 import { raster } from "./raster.js";
 import { bar, root, suited } from "./scale.js";
-import { onTheme, theme } from "./theme.js";
+import { theme } from "./theme.js";
+import { controls, view } from "./view.js";
 
 const ROW_PIXELS = 17;
 const GROWS = new Set(["drift", "turn"]); // from 0 at the start: shown on a square-root scale
@@ -36,34 +36,55 @@ function axis(steps, wanted) {
     h("span", { style: `left:${((i + 0.5) / steps.length) * 100}%` }, steps[i] >= 10000 ? `${number(steps[i] / 1000)}k` : whole(steps[i]))));
 }
 
-function render({ model, el }) {
-  let map = model.get("map");
-  if (!map || !map.rows.length) return () => {};
-  const off = together();
+// A group's names and, for each arm, its cells.
+function groupRows(parts, host, map, measure, scale, arms, group, { tell, pick, leave }) {
+  const name = (index) => {
+    const row = map.rows[index];
+    const title = `${row.address}  ${row.shape.join(" × ")}${row.unmoved ? "  did not move" : ""}${row.tied_to ? `  tied to ${row.tied_to}` : ""}`;
+    return h("button.map-kind", { type: "button", tabindex: "-1", "data-address": row.address, style: `--role:var(--role-${row.role});height:${ROW_PIXELS}px`, title, onclick: () => pick(index) },
+      row.kind, row.unmoved ? " ·0" : null);
+  };
+  host.append(h("span.map-layer", null, group.name), h("div.map-kinds", null, group.rows.map(name)));
+  return arms.map((arm) => {
+    const columns = arm.steps.length;
+    const values = Float32Array.from({ length: group.rows.length * columns }, (_, i) => arm.values.at(group.rows[Math.floor(i / columns)], i % columns));
+    const { el } = raster(parts, {
+      label: `${measure.label} of ${group.name}, ${arm.name}`, rows: group.rows.length, columns, values, scale, style: `height:${ROW_PIXELS * group.rows.length}px`,
+      tell: (row, column) => tell(group.rows[row], arm, column), pick: (row, column) => pick(group.rows[row], arm.steps[column]), leave,
+    });
+    const line = h("span.map-now");
+    el.append(line);
+    host.append(el);
+    return { line, steps: arm.steps };
+  });
+}
+
+function build({ model, el, off, figure, follow, hear, recolour }, found) {
+  let map = found;
   const measures = map.measures.filter((m) => map.values[m.name]);
-  let [measure, all] = [measures[0], false];
-  const frame = figure(el, { wide: true, title: "Every matrix, every recorded step", caption: h("span.map-caption") });
+  const state = { measure: measures[0], all: false };
+  const caption = h("span.map-caption");
+  const frame = figure({ wide: true, title: "Every matrix, every recorded step", caption });
   const grid = h("div.map");
   const readout = h("p.readout", { "aria-live": "polite" });
   const legend = h("div");
   const hasGains = map.rows.some((row) => row.shape.length < 2);
-  frame.body.before(h("div.controls", null,
-    choice("measure", measures.map((m) => [m, m.label]), measure, (m) => ((measure = m), draw())),
-    hasGains ? choice("rows", [[false, "matrices"], [true, "with gains and biases"]], all, (v) => ((all = v), draw())) : null));
+  frame.body.before(controls(state, () => [{ key: "measure", label: "measure", options: measures.map((m) => [m, m.label]) },
+    hasGains ? { key: "all", label: "rows", options: [[false, "matrices"], [true, "with gains and biases"]] } : null], () => draw()).el);
   frame.body.append(legend, grid, readout);
-
+  const parts = together();
   let panels = [];
-  const arms = () => [
-    { name: "this run", steps: map.steps, values: unpack(map.values[measure.name]) },
-    map.null_values[measure.name] && { name: CONTROL, steps: map.null_steps, values: unpack(map.null_values[measure.name]) },
-  ].filter(Boolean);
-
+  const arms = () => {
+    const { name } = state.measure;
+    const of = (words, steps, values) => values && { name: words, steps, values: unpack(values) };
+    return [of("this run", map.steps, map.values[name]), of(CONTROL, map.null_steps, map.null_values[name])].filter(Boolean);
+  };
   function say(row, arm, column, both) {
     const text = (a) => {
       const i = a.steps.indexOf(arm.steps[column]);
       return i < 0 ? null : `${a.name} ${number(a.values.at(row, i))}`;
     };
-    return `${map.rows[row].address}, step ${whole(arm.steps[column])}: ${measure.label} ${both.map(text).filter(Boolean).join(" · ")}`;
+    return `${map.rows[row].address}, step ${whole(arm.steps[column])}: ${state.measure.label} ${both.map(text).filter(Boolean).join(" · ")}`;
   }
   function rest() {
     const row = map.rows.findIndex((r) => r.address === model.get("address"));
@@ -71,80 +92,52 @@ function render({ model, el }) {
     const both = arms();
     readout.textContent = say(row, both[0], stepIndex(map.steps, model.get("step")), both);
   }
-  function pickRow(index) {
-    model.set("address", map.rows[index].address);
+  function pick(row, step) {
+    model.set("address", map.rows[row].address);
+    if (step !== undefined) model.set("step", step);
   }
   function draw() {
-    const colours = theme(el);
+    const { measure, all } = state;
     const both = arms();
     const groups = groupsOf(map.rows, all);
     const shown = groups.flatMap((group) => group.rows);
     const present = both.flatMap((arm) => shown.flatMap((row) => [...arm.values.part(row)].filter(Number.isFinite)));
     const scale = GROWS.has(measure.name) ? root(d3.max(present)) : suited(present);
-    panels.forEach((panel) => panel.off());
-    panels = [];
+    parts();
     clear(grid).style.setProperty("--arms", both.map((arm) => `${Math.max(2, arm.steps.length)}fr`).join(" "));
     add(grid, [h("span"), h("span"), both.map((arm) => h("span.map-arm", null, arm.name))]);
-    for (const group of groups) {
-      grid.append(h("span.map-layer", null, group.name), h("div.map-kinds", null, group.rows.map((index) => {
-        const row = map.rows[index];
-        return h("button.map-kind", { type: "button", tabindex: "-1", "data-address": row.address, style: `--role:var(--role-${row.role});height:${ROW_PIXELS}px`,
-          title: `${row.address}  ${row.shape.join(" × ")}${row.unmoved ? "  did not move" : ""}${row.tied_to ? `  tied to ${row.tied_to}` : ""}`, onclick: () => pickRow(index) },
-        row.kind, row.unmoved ? " ·0" : null);
-      })));
-      for (const arm of both) {
-        const columns = arm.steps.length;
-        const values = Float32Array.from({ length: group.rows.length * columns }, (_, i) => arm.values.at(group.rows[Math.floor(i / columns)], i % columns));
-        const panel = raster({
-          label: `${measure.label} of ${group.name}, ${arm.name}`, rows: group.rows.length, columns, values, scale,
-          tell: (row, column) => (readout.textContent = say(group.rows[row], arm, column, both)),
-          pick: (row, column) => (pickRow(group.rows[row]), model.set("step", arm.steps[column])), leave: rest,
-        });
-        panel.el.style.height = `${ROW_PIXELS * group.rows.length}px`;
-        panel.line = h("span.map-now");
-        panel.steps = arm.steps;
-        panel.el.append(panel.line);
-        panels.push(panel);
-        grid.append(panel.el);
-      }
-    }
+    const on = { tell: (row, arm, column) => (readout.textContent = say(row, arm, column, both)), pick, leave: rest };
+    panels = groups.flatMap((group) => groupRows(parts, grid, map, measure, scale, both, group, on));
     add(grid, [h("span"), h("span"), both.map((arm) => axis(arm.steps, el.clientWidth < 560 ? 3 : 6))]);
-    clear(legend).append(bar(scale, colours, measure.label));
-    add(clear(frame.el.querySelector(".map-caption")), [h("b", null, measure.label), `: ${measure.meaning || measure.formula} Columns are the recorded steps, closer together early${map.thinned ? ` (${map.thinned})` : ""}. `,
+    clear(legend).append(bar(scale, theme(el), measure.label));
+    add(clear(caption), [h("b", null, measure.label), `: ${measure.meaning || measure.formula} Columns are the recorded steps, closer together early${map.thinned ? ` (${map.thinned})` : ""}. `,
       both.length > 1 ? `On the right ${described(model)} up to ${when(model, map.null_steps.at(-1))}, in the same colors.` : ""]);
-    follow();
+    move();
     mark();
   }
-  function follow() {
-    for (const panel of panels) {
-      const beyond = model.get("step") > panel.steps[panel.steps.length - 1];
-      const column = stepIndex(panel.steps, model.get("step"));
-      panel.line.style.cssText = `left:${(column / panel.steps.length) * 100}%;width:${100 / panel.steps.length}%`;
-      panel.line.hidden = beyond;
+  function move() {
+    for (const { line, steps } of panels) {
+      const column = stepIndex(steps, model.get("step"));
+      line.style.cssText = `left:${(column / steps.length) * 100}%;width:${100 / steps.length}%`;
+      line.hidden = model.get("step") > steps[steps.length - 1];
     }
     rest();
   }
   function mark() {
-    grid.querySelectorAll(".map-kind").forEach((button) =>
-      button.classList.toggle("on", button.dataset.address === model.get("address")));
+    grid.querySelectorAll(".map-kind").forEach((button) => button.classList.toggle("on", button.dataset.address === model.get("address")));
     rest();
   }
-
-  off.add(onTheme(draw));
-  const soon = inSight(el, follow);
-  off.add(soon.off);
-  off.add(watch(model, "step", soon));
-  off.add(watch(model, "address", mark));
-  const anew = inSight(el, draw);
-  off.add(anew.off);
-  off.add(watch(model, "map", () => {
+  recolour(draw);
+  follow(["step"], move);
+  hear(["address"], mark);
+  follow(["map"], () => {
     map = model.get("map") ?? map;
-    anew();
-  }));
-  off.add(frame.off);
-  off.add(() => panels.forEach((panel) => panel.off()));
+    draw();
+  });
+  off.add(parts);
   draw();
-  return off;
 }
+
+const render = view(build, { needs: (model) => model.get("map")?.rows.length && model.get("map") });
 
 export default { render };

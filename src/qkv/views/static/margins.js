@@ -1,3 +1,4 @@
+// @ts-check
 // Sums along both sides of a pattern: what each key receives in all, and the entropy of each query's row.
 
 import { add, clear } from "./dom.js";
@@ -10,8 +11,7 @@ import { theme } from "./theme.js";
 // `say` is told in words, `rest` when the pointer leaves. Fills `el`.
 export function margins(el, off, { sums, key, query, seenBy, sees, say, rest }) {
   const strip = (label, words, array, top, told) => {
-    const part = raster({ label, rows: 1, columns: array.length, values: array, scale: linear(top), tell: (_, i) => say(told(i)), leave: rest });
-    off.add(part.off);
+    const part = raster(off, { label, rows: 1, columns: array.length, values: array, scale: linear(top), tell: (_, i) => say(told(i)), leave: rest });
     return [part.el, bar(linear(top), theme(el), words)];
   };
   const { received, entropy } = sums;

@@ -1,25 +1,21 @@
+// @ts-check
 // The matrices themselves: a thumbnail for each, layers down and kinds across, at the snapshot nearest to the step. A click
 // opens one large (matrix.js).
 
-import { choice, clear, h, inSight, together } from "./dom.js";
+import { clear, h } from "./dom.js";
 import { shape, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
-import { remade, watch } from "./model.js";
-import { figure } from "./figure.js";
 import { paint } from "./raster.js";
 import { bar, robust } from "./scale.js";
-import { onTheme, theme } from "./theme.js";
+import { theme } from "./theme.js";
+import { controls, view } from "./view.js";
 
 const MODES = { size: "size of the weights", change: "change since the start" };
 
 const scaleOf = (items, mode) => robust(items.filter((item) => item[mode]).map((item) => unpack(item[mode]).values));
 
-function make(model, el) {
-  const section = model.get("matrices");
-  if (!section || !section.items.length) return () => {};
-  const off = together();
-  const map = model.get("map");
-  const about = new Map((map ? map.rows : []).map((row) => [row.address, row]));
+function build({ model, el, figure, follow, hear, recolour }, section) {
+  const about = new Map((model.get("map")?.rows ?? []).map((row) => [row.address, row]));
   const parse = (address) => { // of an encoder-decoder a layer is that of one of both: `enc.L0`
     const layer = address.match(/^((?:enc\.|dec\.)?L\d+)\./)?.[1] ?? "";
     return { layer, kind: layer ? address.slice(layer.length + 1) : address };
@@ -29,15 +25,15 @@ function make(model, el) {
   const kinds = [...new Set(places.filter((p) => p.layer).map((p) => p.kind))];
   const tables = places.filter((p) => !p.layer);
   const hasChange = section.steps.length > 1 && section.items.some((item) => item.change);
-  let mode = hasChange ? "change" : "size";
+  const state = { mode: hasChange ? "change" : "size" };
   const scales = { size: scaleOf(section.items, "size"), change: hasChange ? scaleOf(section.items, "change") : null };
   const index = () => stepIndex(section.steps, model.get("step"));
   const role = (address) => `--role:var(--role-${about.get(address)?.role ?? "norm"})`;
 
-  const caption = h("span");
-  const frame = figure(el, { wide: true, title: h("span.snapshot-title"), caption });
+  const [title, caption] = [h("span.snapshot-title"), h("span")];
+  const frame = figure({ wide: true, title, caption });
   const legend = h("div");
-  frame.body.before(h("div.controls", null, hasChange ? choice("what is shown", Object.entries(MODES).reverse(), mode, (m) => ((mode = m), drawAll())) : null));
+  frame.body.before(controls(state, () => [hasChange ? { key: "mode", label: "what is shown", options: [["change", MODES.change], ["size", MODES.size]] } : null], () => draw()).el);
   const thumbs = [];
   const thumb = (place) => {
     if (!place) return h("span.dash", null, "–");
@@ -53,34 +49,32 @@ function make(model, el) {
   frame.body.append(legend, h("div.scroll", null,
     tables.length ? h("div.tables", null, tables.map((place) => h("div", null, h("span.thumb-kind", { style: role(place.item.address) }, place.kind), thumb(place)))) : null, grid));
 
-  function drawAll() {
+  function draw() {
     const colours = theme(el);
+    const { mode } = state;
     const scale = scales[mode];
     for (const { canvas, item } of thumbs) {
       const array = unpack(item[mode]);
       if (array) paint(canvas, array.part(index()), array.shape[1], array.shape[2], scale, colours);
     }
     clear(legend).append(bar(scale, colours, `root mean square, ${MODES[mode]}`));
-    frame.el.querySelector(".snapshot-title").textContent = `Snapshot of step ${whole(section.steps[index()])}`;
+    title.textContent = `Snapshot of step ${whole(section.steps[index()])}`;
     caption.textContent = `Each picture is one matrix, rows down, columns across, drawn in blocks: a cell is the root mean square of the weights in its block, so nothing cancels and nothing is skipped. One scale for all.`;
     press();
   }
   function press() {
     thumbs.forEach(({ button, item }) => button.setAttribute("aria-pressed", String(item.address === model.get("address"))));
   }
-  off.add(onTheme(drawAll));
-  off.add(watch(model, "address", press));
+  recolour(draw);
+  hear(["address"], press);
   let shown = index();
-  const drawSoon = inSight(el, drawAll);
-  off.add(drawSoon.off);
-  off.add(watch(model, "step", () => {
-    if (index() !== shown) drawSoon();
+  follow(["step"], () => {
+    if (index() !== shown) draw();
     shown = index();
-  }));
-  drawAll();
-  return off;
+  });
+  draw();
 }
 
-const render = ({ model, el }) => remade(model, ["matrices"], el, (place) => make(model, place));
+const render = view(build, { needs: (model) => model.get("matrices")?.items.length && model.get("matrices"), anew: ["matrices"] });
 
 export default { render };

@@ -1,37 +1,33 @@
+// @ts-check
 // One matrix, opened from the grid: its weights at the step of the slider, beside its start and the change, and its
 // spectrum. A report carries blocks of the weights and a small part exactly; where Python stands behind the page every
 // weight is asked for, of a head or a circuit too.
 
 import { d3, Plot } from "./vendor.js";
-import { add, atMostEvery, clear, h, inSight, lastOnly, together } from "./dom.js";
+import { add, atMostEvery, clear, h, lastOnly, together } from "./dom.js";
 import { number, shape, tick, tickOfSteps, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
-import { watch } from "./model.js";
 import { chart, figure, plot } from "./figure.js";
-import { takeAway } from "./keep.js";
-import { raster } from "./raster.js";
-import { bar, robust } from "./scale.js";
-import { onTheme, theme } from "./theme.js";
+import { framed } from "./raster.js";
+import { robust } from "./scale.js";
+import { theme } from "./theme.js";
+import { view } from "./view.js";
 
 const REST = "Point at a cell for its weight.";
 const headOf = (address) => address.match(/\.(H|KV)(\d+)\./);
 export const wholeOf = (address) => address.replace(/\.(?:H|KV)\d+\./, ".");
 
 // Panels of equal shape on one readout; `parts` are [name, values, scale].
-function panels(off, { address, rows, columns, parts, digits, colours, cellName, overlay }) {
+function panels(off, { address, rows, columns, parts, digits, colours, cellName, overlay = null }) {
   const readout = h("p.readout", { "aria-live": "polite" }, REST);
-  const made = parts.map(([name, values, scale]) => {
-    const panel = raster({
-      label: `${address}, ${name}`, rows, columns, values, scale,
+  const style = `aspect-ratio:${Math.min(6, Math.max(0.75, columns / rows))}`;
+  const made = parts.map(([name, values, scale]) =>
+    framed(off, {
+      name, file: `${address}-${name}`, words: "one cell", colours, inside: overlay && h("span.overlay", { style: overlay }),
+      label: `${address}, ${name}`, rows, columns, values, scale, style,
       tell: (row, column) => (readout.textContent = `${cellName(row, column)}: ` + parts.map(([n, v]) => `${n} ${number(v[row * columns + column], digits)}`).join(", ")),
       leave: () => (readout.textContent = REST),
-    });
-    off.add(panel.off);
-    panel.el.style.aspectRatio = `${Math.min(6, Math.max(0.75, columns / rows))}`;
-    if (overlay) panel.el.append(h("span.overlay", { style: overlay }));
-    const whole = h("div.panel", null, h("p.small", null, h("span", null, name), takeAway(() => whole, `${address}-${name}`)), panel.el, bar(scale, colours, "one cell"));
-    return whole;
-  });
+    }));
   return [h("div.panels", null, made), readout];
 }
 
@@ -41,9 +37,9 @@ function carried(off, model, item, address, colours) {
   const now = stepIndex(section.steps, model.get("step"));
   const [rows, columns] = item.size.shape.slice(1);
   const digits = unpack(item.size).digits;
-  const parts = [["size", 0, "size at the start"], ["size", now, `size at step ${whole(section.steps[now])}`], ["change", now, `change by step ${whole(section.steps[now])}`]]
-    .filter(([kind, at], i) => item[kind] && !(i === 0 && (now === 0 || section.steps[0] !== 0)) && (kind === "size" || section.steps.length > 1))
-    .map(([kind, at, name]) => [name, unpack(item[kind]).part(at), robust([unpack(item[kind]).values])]);
+  /** @type {[string, number, string][]} */
+  const all = [["size", 0, "size at the start"], ["size", now, `size at step ${whole(section.steps[now])}`], ["change", now, `change by step ${whole(section.steps[now])}`]];
+  const parts = all.filter(([kind], i) => item[kind] && !(i === 0 && (now === 0 || section.steps[0] !== 0)) && (kind === "size" || section.steps.length > 1)).map(([kind, at, name]) => [name, unpack(item[kind]).part(at), robust([unpack(item[kind]).values])]);
   const span = (i, block, n) => (block === 1 ? `${i}` : `${i * block}–${Math.min(n, (i + 1) * block) - 1}`);
   const head = headOf(address);
   const share = head && item.n_heads ? [100 * Number(head[2]) / item.n_heads, 100 / item.n_heads] : null;
@@ -100,10 +96,8 @@ function carriedSpectrum(off, el, model, item) {
   spectrum(off, el, item.address, [...lines, [`step ${whole(section.steps[now])}`, all.part(now), true]]);
 }
 
-function render({ model, el }) {
-  const ask = model.get("host").can.includes("matrix") ? model.get("ask") : null;
-  if (!model.get("matrices") && !ask) return () => {};
-  const off = together();
+function build({ model, el, off, ask: may, follow, hear, recolour }) {
+  const ask = may("matrix");
   const parts = together();
   const latest = lastOnly();
   const detail = h("div.detail", { id: "matrix" });
@@ -118,10 +112,10 @@ function render({ model, el }) {
       row?.unmoved ? ", did not move at all" : "", row?.tied_to ? `, tied to ${row.tied_to}` : ""),
     item ? h("p.small", null, `rows: ${item.axes[0]}; columns: ${item.axes[1]}`, item.n_heads > 1 ? `; ${item.n_heads} heads side by side along the ${item.head_axis ? "columns" : "rows"}` : "") : null];
   }
-  function show(children, more) {
+  function show(children, more = (_) => {}) {
     parts();
     add(clear(detail), [heading(model.get("address")), children(parts)]);
-    more?.(parts);
+    more(parts);
   }
   function draw() {
     const address = model.get("address");
@@ -131,30 +125,28 @@ function render({ model, el }) {
     const item = model.get("matrices")?.items.find((i) => i.address === wholeOf(address));
     const key = `${address} ${ask ? kept[stepIndex(kept, model.get("step"))] : stepIndex(model.get("matrices")?.steps ?? [], model.get("step"))}`;
     if (key === drawn) return;
+    drawn = key;
     if (ask && !address.endsWith(".pattern")) {
-      drawn = key;
       latest(() => ask("matrix", { address, step: model.get("step") }), (answer) => show((stop) => given(stop, answer, theme(el)), (stop) => {
         if (answer.spectrum) spectrum(stop, detail, address, [...(answer.start_spectrum ? [[`step ${whole(answer.start_step)}`, unpack(answer.start_spectrum).values, false]] : []), [`step ${whole(answer.step)}`, unpack(answer.spectrum).values, true]]);
       }), (error) => show(() => h("p.missing", null, error.message)));
     } else if (item) {
-      drawn = key;
       show((stop) => carried(stop, model, item, address, colours), (stop) => carriedSpectrum(stop, detail, model, item));
     } else {
-      drawn = key;
       show(() => h("p.small", null, address.endsWith(".pattern") ? "A pattern has no weights: it is computed for each text. See where the heads look, below."
         : `${address} is a product of two matrices and is not stored; a live page computes it: qkv view RUN.`));
     }
   }
-  const again = () => ((drawn = ""), draw());
-  const soon = inSight(el, atMostEvery(200, draw)); // weights and a spectrum are too much for every frame of a drag
-  off.add(soon.off);
+  follow(["step", "matrices"], atMostEvery(200, draw)); // weights and a spectrum are too much for every frame of a drag
   off.add(parts);
-  off.add(onTheme(again));
-  off.add(watch(model, "step", soon));
-  off.add(watch(model, "address", draw));
-  off.add(watch(model, "matrices", soon));
+  recolour(() => {
+    drawn = "";
+    draw();
+  });
+  hear(["address"], draw);
   draw();
-  return off;
 }
+
+const render = view(build, { needs: (model) => model.get("matrices") || (model.get("ask") && model.get("host").can.includes("matrix")) });
 
 export default { render };

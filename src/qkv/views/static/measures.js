@@ -1,11 +1,13 @@
+// @ts-check
 // Each measure: formula, range, source, what it is a property of, what to compare it with, in words and in this run's
 // numbers: without training, in the random-label control, and in the run at the same step.
 
 import { d3 } from "./vendor.js";
-import { h } from "./dom.js";
+import { h, named } from "./dom.js";
 import { number, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { CONTROL } from "./control.js";
+import { measuresOf } from "./grid.js";
 
 const OF = {
   function: "the function: it does not change when the bases inside the heads do",
@@ -44,26 +46,23 @@ export function nulls(sections, name) {
 function beside(sections, name) {
   const found = nulls(sections, name);
   if (!found.end) return null;
-  const cell = (label, of) => h("div", null, h("dt", null, label), h("dd", null, of ? number(of.value) : "–"));
-  return h("dl.numbers.nulls", { "aria-label": `medians of ${name}` },
-    cell("no training", found.untrained),
-    found.step === null ? cell(CONTROL, null) : [cell(`${CONTROL}, step ${whole(found.step)}`, found.labels), cell(`this run, step ${whole(found.step)}`, found.run)],
-    cell(`this run, step ${whole(found.last)}`, found.end));
+  /** @returns {[string, string]} */
+  const cell = (label, of) => [label, of ? number(of.value) : "–"];
+  return named("numbers.nulls", [cell("no training", found.untrained),
+    ...(found.step === null ? [cell(CONTROL, null)] : [cell(`${CONTROL}, step ${whole(found.step)}`, found.labels), cell(`this run, step ${whole(found.step)}`, found.run)]),
+    cell(`this run, step ${whole(found.last)}`, found.end)], { "aria-label": `medians of ${name}` });
 }
 
 function render({ model, el }) {
   const sections = [model.get("map"), model.get("grid")].filter(Boolean);
-  const all = sections.flatMap((section) => section.measures);
-  const measures = all.filter((m, i) => all.findIndex((other) => other.name === m.name) === i);
+  const measures = measuresOf(model);
   if (!measures.length) return;
-  const line = (label, value) => (value ? h("div", null, h("dt", null, label), h("dd", null, value)) : null);
   el.append(h("p.small", null, "Numbers are medians over all matrices and heads that have the measure; a dash is undefined or was not taken."),
     h("div.measures", null, measures.map((m) => h("details", { id: `measure-${m.name}` },
       h("summary", null, h("b", null, m.label), m.meaning ? h("span.meaning", null, m.meaning) : null),
       beside(sections, m.name),
-      h("dl.numbers.tall", null,
-        m.formula ? h("div", null, h("dt", null, "formula"), h("dd", null, h("code.formula", null, m.formula))) : null,
-        line("range", m.range), line("a property of", OF[m.property_of] ?? m.property_of), line("compare with", m.null), line("informs", m.decision), line("source", m.source))))));
+      named("numbers.tall", [["formula", m.formula && h("code.formula", null, m.formula)], ["range", m.range], ["a property of", OF[m.property_of] ?? m.property_of],
+        ["compare with", m.null], ["informs", m.decision], ["source", m.source]].filter(([, value]) => value))))));
 }
 
 export default { render };

@@ -1,6 +1,16 @@
+// @ts-check
 // The model that a view renders: what anywidget gives in a notebook, made here from a payload for a page.
-// get(key), set(key, value), on("change:key", f), off("change:key", f), save_changes().
 
+/**
+ * @typedef {object} Model
+ * @property {(key: string) => any} get
+ * @property {(key: string, value: any) => void} set
+ * @property {(event: string, listener: Function) => void} on  to `change:key`
+ * @property {(event: string, listener: Function) => void} off
+ * @property {() => void} save_changes
+ */
+
+/** @param {Record<string, any>} values @returns {Model} */
 export function createModel(values) {
   const state = { ...values };
   const listeners = new Map();
@@ -22,25 +32,11 @@ export function createModel(values) {
   };
 }
 
-// Listen, and get back how to stop.
+/**
+ * Listen, and get back how to stop.
+ * @param {Model} model @param {string} key @param {Function} listener
+ */
 export function watch(model, key, listener) {
   model.on(`change:${key}`, listener);
   return () => model.off(`change:${key}`, listener);
-}
-
-// Make a view again, in a place of its own, when one of its sections has changed.
-export function remade(model, keys, el, make) {
-  const place = document.createElement("div");
-  el.append(place);
-  let off = make(place) ?? (() => {});
-  const again = () => {
-    off();
-    place.replaceChildren();
-    off = make(place) ?? (() => {});
-  };
-  const stops = keys.map((key) => watch(model, key, again));
-  return () => {
-    stops.forEach((stop) => stop());
-    off();
-  };
 }

@@ -1,12 +1,14 @@
+// @ts-check
 // Which matrices moved, and how far in the random-label control? One band per kind of matrix, one dot per layer; the
 // hollow rings below are the control. Drifts grow with updates, so the two are only ever drawn at the same step.
 
 import { d3, Plot } from "./vendor.js";
-import { add, choice, clear, h } from "./dom.js";
+import { add, clear, h, table } from "./dom.js";
 import { fixed, number, tick, whole } from "./format.js";
 import { unpack } from "./decode.js";
-import { chart, figure, plot, widthOf } from "./figure.js";
+import { chart, plot, widthOf } from "./figure.js";
 import { CONTROL, described, when } from "./control.js";
+import { controls, view } from "./view.js";
 
 // [{ kind, role, layer, address, run, null }] of every matrix at one step.
 function pointsAt(map, step) {
@@ -27,33 +29,30 @@ function stepsToShow(map) {
   return { last: steps[steps.length - 1], both: nulls ? steps.filter((step) => has(nulls, map.null_steps.indexOf(step))).pop() : undefined };
 }
 
-function render({ model, el }) {
+function build({ model, el, figure }, { last, both }) {
   const map = model.get("map");
-  if (!map || !map.values.drift) return () => {};
-  const { last, both } = stepsToShow(map);
-  if (last === undefined) return () => {};
-  let step = both > 1 ? both : last; // the optimizer alone sets the size of the first update, whatever the labels
-  let points = pointsAt(map, step);
-  const title = h("span");
-  const caption = h("span");
-  const table = h("tbody");
-  const frame = figure(el, { title, caption });
+  const state = { step: both > 1 ? both : last }; // the optimizer alone sets the size of the first update, whatever the labels
+  let points = pointsAt(map, state.step);
+  const [title, caption, all] = [h("span"), h("span"), h("div.scroll")];
+  const frame = figure({ title, caption });
   if (both !== undefined && both !== last) {
-    frame.body.before(h("div.controls", null, choice("step", [[both, `step ${whole(both)}, with the ${CONTROL}`], [last, `step ${whole(last)}, the last`]], step, (v) => {
-      step = v;
-      points = pointsAt(map, step);
+    const options = [[both, `step ${whole(both)}, with the ${CONTROL}`], [last, `step ${whole(last)}, the last`]];
+    frame.body.before(controls(state, () => [{ key: "step", label: "step", options }], () => {
+      points = pointsAt(map, state.step);
       words();
       redraw();
-    })));
+    }).el);
   }
   const hasNull = () => points.some((point) => point.null !== null);
 
   function words() {
+    const { step } = state;
     title.textContent = `Drift of each matrix at step ${whole(step)}`;
     add(clear(caption), [h("b", null, "Drift"), " is how far a matrix is from where it started, as a share of its size at the start (for one that starts at zero, of a usual start): 1 means that it moved by its own length. ",
       hasNull() ? [`Filled: this run at ${when(model, step)}, a dot per layer. Hollow: ${described(model)} at the same step. On the right: the first divided by the second, a median over layers.`]
         : both === undefined ? `A dot per layer. This run has no ${CONTROL}, so these drifts have nothing to be compared with.` : `A dot per layer. The ${CONTROL} does not reach this step.`]);
-    clear(table).append(...points.map((p) => h("tr", null, h("td", null, h("code", null, p.address)), h("td", null, number(p.run)), h("td", null, number(p.null)), h("td", null, p.null > 0 ? fixed(p.run / p.null, 1) : "–"))));
+    clear(all).append(table(["matrix", "this run", CONTROL, "ratio"],
+      points.map((p) => [h("code", null, p.address), number(p.run), number(p.null), p.null > 0 ? fixed(p.run / p.null, 1) : "–"])));
   }
   words();
   const redraw = chart(frame, (width, colours) => {
@@ -78,9 +77,15 @@ function render({ model, el }) {
       ],
     });
   });
-  el.append(h("details.small", null, h("summary", null, "as a table"), h("div.scroll", null, h("table", null,
-    h("thead", null, h("tr", null, ["matrix", "this run", CONTROL, "ratio"].map((t) => h("th", { scope: "col" }, t)))), table))));
-  return frame.off;
+  el.append(h("details.small", null, h("summary", null, "as a table"), all));
 }
+
+function needs(model) {
+  const map = model.get("map");
+  const steps = map?.values.drift ? stepsToShow(map) : null;
+  return steps?.last !== undefined && steps;
+}
+
+const render = view(build, { needs });
 
 export default { render };

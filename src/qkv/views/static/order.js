@@ -1,17 +1,18 @@
+// @ts-check
 // What moved first? For each kind of matrix the stretch of steps in which it did most of its moving: from a tenth to nine
 // tenths of its final drift, with a dot where half was done; a median over layers.
 
 import { d3, Plot } from "./vendor.js";
 import { h } from "./dom.js";
 import { tickOfSteps, whole } from "./format.js";
-import { chart, figure, plot, widthOf } from "./figure.js";
+import { chart, plot, widthOf } from "./figure.js";
+import { view } from "./view.js";
 
-function render({ model, el }) {
+function build({ model, figure }, moving) {
   // a median over an even number of layers can lie between two steps: by the next one it was done
-  const kinds = (model.get("map")?.moving ?? []).map((k) => ({ ...k, tenth: Math.ceil(k.tenth), half: Math.ceil(k.half), nine_tenths: Math.ceil(k.nine_tenths) }));
-  if (kinds.length < 2) return () => {};
+  const kinds = moving.map((k) => ({ ...k, tenth: Math.ceil(k.tenth), half: Math.ceil(k.half), nine_tenths: Math.ceil(k.nine_tenths) }));
   const last = d3.max(model.get("map").steps);
-  const frame = figure(el, {
+  const frame = figure({
     title: "When each kind of matrix did its moving",
     caption: h("span", null, "A bar reaches from the step by which a tenth of the final drift was done to the step by which nine tenths were; the dot is half. A median over layers."),
   });
@@ -27,7 +28,8 @@ function render({ model, el }) {
       Plot.text(kinds, { y: "kind", frameAnchor: "right", dx: 8, textAnchor: "start", text: (k) => whole(k.half), fill: colours.soft }),
     ],
   }));
-  return frame.off;
 }
+
+const render = view(build, { needs: (model) => model.get("map")?.moving.length > 1 && model.get("map").moving });
 
 export default { render };

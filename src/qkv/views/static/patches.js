@@ -1,7 +1,8 @@
+// @ts-check
 // One head on an image: the picture, and beside it on the same grid what a patch (or what the answer is read from) attends to,
 // who attends to it, or what every patch receives.
 
-import { add, choice, h, together } from "./dom.js";
+import { add, h } from "./dom.js";
 import { fixed, number } from "./format.js";
 import { unpack } from "./decode.js";
 import { takeAway } from "./keep.js";
@@ -9,6 +10,7 @@ import { raster } from "./raster.js";
 import { bar, squareRoot } from "./scale.js";
 import { theme } from "./theme.js";
 import { numbers } from "./head.js";
+import { controls } from "./view.js";
 import { headName, square, sumsOf } from "./reading.js";
 
 // What a head does for the answer, by patch [row * column]: the class token's row, or the mean row of all patches.
@@ -32,46 +34,42 @@ export function photograph({ pixels }) {
   return canvas;
 }
 
-// options as those of head.js; gives how to stop.
-export function patches(el, { text, at, state, note }) {
-  const off = together();
+// Arguments as those of head.js.
+export function patches(off, el, { text, at, state: { layer, head }, note }) {
   const { picture } = text;
   const [rows, columns] = picture.grid;
   const n = text.tokens.length;
-  const every = square(text, at, state.layer, state.head);
-  const received = sumsOf(text, at, state).received.subarray(picture.before);
-  const name = headName(text, state);
+  const every = square(text, at, layer, head);
+  const received = sumsOf(text, at, { layer, head }).received.subarray(picture.before);
+  const name = headName(text, { layer, head });
   const readout = h("p.readout", { "aria-live": "polite" });
   const whose = picture.pooled === "class" ? "the class token" : "the mean over patches";
   const called = (patch) => (patch === null ? whose : `patch ${Math.floor(patch / columns)},${patch % columns}`);
-  let [query, way] = [null, "reads"]; // null: what gives the answer
+  let query = null; // what gives the answer
+  const state = { way: "reads" };
   const asking = () => (query !== null ? query + picture.before : picture.pooled === "class" ? 0 : null);
   const shares = () => {
     const q = asking();
-    if (way === "reads") return q === null ? pooledRow(text, every) : every.slice(q * n + picture.before, (q + 1) * n);
-    if (way === "received" || q === null) return received;
+    if (state.way === "reads") return q === null ? pooledRow(text, every) : every.slice(q * n + picture.before, (q + 1) * n);
+    if (state.way === "received" || q === null) return received;
     return Float32Array.from({ length: rows * columns }, (_, i) => every[(i + picture.before) * n + q]);
   };
   const say = (i) => {
     const share = shares()[i];
-    readout.textContent = way === "received" || (way === "read" && asking() === null) ? `${called(i)} receives ${number(share)} in all, from ${n} positions`
-      : way === "reads" ? `${called(query)} gives ${fixed(share)} of its attention to ${called(i)}` : `${called(i)} gives ${fixed(share)} of its attention to ${called(query)}`;
+    readout.textContent = state.way === "received" || (state.way === "read" && asking() === null) ? `${called(i)} receives ${number(share)} in all, from ${n} positions`
+      : state.way === "reads" ? `${called(query)} gives ${fixed(share)} of its attention to ${called(i)}` : `${called(i)} gives ${fixed(share)} of its attention to ${called(query)}`;
   };
   const scaled = (values) => squareRoot(Math.max(...values) || 1);
-  const heat = raster({ label: `${name}: attention by patch`, rows, columns, values: shares(), scale: scaled(shares()), tell: (r, c) => say(r * columns + c), leave: () => rest() });
-  const over = raster({ label: "the image; a patch of it asks", rows, columns, values: new Float32Array(rows * columns).fill(NaN), scale: squareRoot(1), tell: (r, c) => choose(r * columns + c) });
-  off.add(heat.off);
-  off.add(over.off);
-  const ratio = `${columns} / ${rows}`;
+  const heat = raster(off, { label: `${name}: attention by patch`, rows, columns, style: `aspect-ratio:${columns} / ${rows}`, values: shares(), scale: scaled(shares()), tell: (r, c) => say(r * columns + c), leave: () => rest() });
+  const over = raster(off, { label: "the image; a patch of it asks", rows, columns, values: new Float32Array(rows * columns).fill(NaN), scale: squareRoot(1), tell: (r, c) => choose(r * columns + c) });
   const [left, top, right, bottom] = picture.frame;
   over.el.classList.add("over");
   over.el.style.cssText = `left:${100 * left}%;top:${100 * top}%;width:${100 * (right - left)}%;height:${100 * (bottom - top)}%`;
-  heat.el.style.aspectRatio = ratio;
   const scaleBar = h("div");
   function draw() {
     const values = shares();
     heat.update({ values, scale: scaled(values) });
-    scaleBar.replaceChildren(bar(scaled(values), theme(el), way === "received" ? "attention received" : "attention"));
+    scaleBar.replaceChildren(bar(scaled(values), theme(el), state.way === "received" ? "attention received" : "attention"));
     whole.classList.toggle("on", query === null);
     whole.setAttribute("aria-pressed", String(query === null));
     rest();
@@ -79,7 +77,7 @@ export function patches(el, { text, at, state, note }) {
   function rest() {
     const values = shares();
     const most = [...values.keys()].sort((a, b) => values[b] - values[a]).slice(0, 3).map((i) => `${called(i)} ${fixed(values[i])}`).join(", ");
-    readout.textContent = way === "reads" ? `${called(query)} reads ${most}` : way === "read" && asking() !== null ? `${called(query)} is read by ${most}` : `most is received by ${most}`;
+    readout.textContent = state.way === "reads" ? `${called(query)} reads ${most}` : state.way === "read" && asking() !== null ? `${called(query)} is read by ${most}` : `most is received by ${most}`;
   }
   function choose(patch) {
     query = patch;
@@ -87,11 +85,12 @@ export function patches(el, { text, at, state, note }) {
     draw();
   }
   const whole = h("button.chip", { type: "button", "aria-pressed": "true", onclick: () => choose(null) }, whose);
+  const choices = controls(state, () => [{ key: "way", label: "direction", options: [["reads", "what it reads"], ["read", "who reads it"], ["received", "received in all"]] }], draw).el;
+  choices.prepend(whole);
   const [height, width] = picture.pixels.shape;
   add(el, [h("h3", null, h("code", null, name), ` patch by patch`, takeAway(() => el, () => `${name}.pattern`)),
-    h("div.controls", null, whole, choice("direction", [["reads", "what it reads"], ["read", "who reads it"], ["received", "received in all"]], way, (chosen) => ((way = chosen), draw()))),
+    choices,
     h("div.patches", null, h("div.panel", null, h("p.small", null, "point at a patch: it asks"), h("div.photograph", { style: `aspect-ratio:${width} / ${height}` }, photograph(picture), over.el)),
       h("div.panel", null, h("p.small", null, "attention, patch by patch"), heat.el, scaleBar), h("div", null, readout, note ? numbers(note) : null))]);
   draw();
-  return off;
 }

@@ -1,13 +1,16 @@
+// @ts-check
 // Who writes the answer at the token that is followed, part by part; and another text beside the one that is shown: each
 // activation is taken from it, one at a time, and the answer goes over or stays. Asked for by a button, since it costs a pass
 // through the model for each layer and token.
 
 import { Plot } from "./vendor.js";
-import { clear, h, newId, say, together } from "./dom.js";
+import { h } from "./dom.js";
 import { fixed, number, token } from "./format.js";
 import { unpack } from "./decode.js";
 import { chart, figure, plot, widthOf } from "./figure.js";
-import { MOST } from "./entry.js";
+import { asked } from "./entry.js";
+
+/** @import { Off } from "./dom.js" */
 
 const KINDS = [
   ["stream", "What enters each layer", "The residual stream at one token alone: where the difference stands, layer by layer."],
@@ -74,50 +77,11 @@ function drawWritten(off, el, found) {
     rows, name: (i) => names[i], told: (i) => names[i], unit: " nats", top: Math.max(...rows.map((row) => Math.abs(row.share))) || 1, least: 0.02 });
 }
 
-// -> an element with a button; `question()` says on what, the followed token among it.
-export function writing(ask, question, off) {
-  const parts = together();
-  const body = h("div");
-  const said = h("p.small", { role: "status" });
-  const button = h("button.primary", { type: "button", onclick: async () => {
-    said.textContent = "Taking the answer apart …";
-    try {
-      const found = await ask("written", question());
-      parts();
-      clear(body);
-      said.textContent = "";
-      drawWritten(parts, body, found);
-    } catch (error) {
-      say(said, error.message);
-    }
-  } }, "who writes the answer at the followed token?");
-  off.add(parts);
-  return h("div.way-back", null, h("div", null, button, said), body);
-}
+/** -> an element with a button; `question()` says on what, the followed token among it. @param {Off} off */
+export const writing = (ask, question, off) => asked(off, {
+  button: "who writes the answer at the followed token?", waiting: "Taking the answer apart …", question: () => ask("written", question()), draw: drawWritten });
 
-// -> an element; `question()` says on what.
-export function patching(ask, question, off) {
-  const parts = together();
-  const body = h("div");
-  const said = h("p.small", { role: "status" });
-  const id = newId("other");
-  const input = h("textarea", { id, rows: 1, maxlength: MOST, spellcheck: "false", placeholder: "the same text with a word changed, as many tokens" });
-  const send = async (event) => {
-    event.preventDefault();
-    if (!input.value) return;
-    said.textContent = "Patching …";
-    try {
-      const found = await ask("patch", { ...question(), other: input.value });
-      parts();
-      clear(body);
-      said.textContent = "";
-      draw(parts, body, found);
-    } catch (error) {
-      say(said, error.message);
-    }
-  };
-  input.addEventListener("keydown", (event) => event.key === "Enter" && !event.shiftKey && send(event));
-  off.add(parts);
-  return h("div.way-back", null,
-    h("form.entry", { onsubmit: send }, h("label.small", { for: id }, "Another text beside it: which layer, token and head carries the difference? (activation patching)"), input, h("button.primary", { type: "submit" }, "patch"), said), body);
-}
+/** -> an element; `question()` says on what. @param {Off} off */
+export const patching = (ask, question, off) => asked(off, {
+  button: "patch", waiting: "Patching …", question: (other) => ask("patch", { ...question(), other }), draw,
+  other: { label: "Another text beside it: which layer, token and head carries the difference? (activation patching)", placeholder: "the same text with a word changed, as many tokens" } });

@@ -1,3 +1,4 @@
+// @ts-check
 // The Playground section: a small run goes on training in the page, in a frame of its own. A live page gives it an address; a
 // report carries it as a text, to which the frame's libraries and the run's weights are added when it is opened. It opens
 // over the whole window: a frame that scrolls inside a page that scrolls catches the wheel of who only wants to pass by.

@@ -1,9 +1,15 @@
+// @ts-check
 // A grid of numbers as a canvas with one pixel a cell, stretched by the style sheet: never a DOM node per cell.
 // Pointer and arrow keys walk over the cells; `tell(row, column)` is called for the cell under them, `pick` on click or Enter.
 
-import { h, together } from "./dom.js";
-import { lookUp } from "./scale.js";
+import { h } from "./dom.js";
+import { takeAway } from "./keep.js";
+import { bar, lookUp } from "./scale.js";
 import { theme, onTheme } from "./theme.js";
+
+/** @import { Off } from "./dom.js" */
+/** @import { Scale } from "./scale.js" */
+/** @import { Colours } from "./theme.js" */
 
 export function paint(canvas, values, rows, columns, scale, colours) {
   canvas.width = columns;
@@ -20,13 +26,26 @@ export function paint(canvas, values, rows, columns, scale, colours) {
   context.putImageData(image, 0, 0);
 }
 
-// options: { label, rows, columns, values, scale, tell?, pick?, leave? } -> { el, canvas, update, point, off }
-export function raster(options) {
+/**
+ * `tell`, `pick` and `leave` are called with the cell that the pointer or the cursor is at; `style` is that of the element.
+ * @typedef {object} Raster
+ * @property {string} label
+ * @property {number} rows
+ * @property {number} columns
+ * @property {ArrayLike<number>} values
+ * @property {Scale} scale
+ * @property {string} [style]
+ * @property {(row: number, column: number) => void} [tell]
+ * @property {(row: number, column: number) => void} [pick]
+ * @property {() => void} [leave]
+ */
+
+/** It is drawn until `off`, with what it is a part of. @param {Off} off @param {Raster} options */
+export function raster(off, options) {
   let now = { ...options };
   const canvas = h("canvas", { "aria-hidden": "true" });
   const cursor = h("span.cursor", { hidden: true });
-  const el = h("div.raster", null, canvas, cursor);
-  const off = together();
+  const el = h("div.raster", options.style ? { style: options.style } : null, canvas, cursor);
   if (now.tell) {
     el.tabIndex = 0;
     el.setAttribute("role", "application");
@@ -35,6 +54,7 @@ export function raster(options) {
     el.setAttribute("role", "img");
   }
   el.setAttribute("aria-label", now.label);
+  /** @type {[number, number] | null} */
   let at = null;
 
   function draw() {
@@ -49,6 +69,7 @@ export function raster(options) {
         `width:${100 / now.columns}%;height:${100 / now.rows}%`;
     }
   }
+  /** @returns {[number, number]} */
   function cell(event) {
     const box = canvas.getBoundingClientRect();
     const clamp = (share, n) => Math.max(0, Math.min(n - 1, Math.floor(share * n)));
@@ -77,11 +98,22 @@ export function raster(options) {
   off.add(onTheme(draw));
   draw();
   return {
-    el, canvas, off, point,
+    el, canvas, point,
     update(changed) {
       now = { ...now, ...changed };
       if (changed.label) el.setAttribute("aria-label", changed.label);
       draw();
     },
   };
+}
+
+/**
+ * A raster under its name, its colour bar below it, and a way to take all of it away as `file`; `inside` stands over it.
+ * @param {Off} off @param {Raster & { name: string, file: string, words: string, colours: Colours, inside?: Element }} options
+ */
+export function framed(off, { name, file, words, colours, inside, ...options }) {
+  const { el } = raster(off, options);
+  if (inside) el.append(inside);
+  const whole = h("div.panel", null, h("p.small", null, h("span", null, name), takeAway(() => whole, file)), el, bar(options.scale, colours, words));
+  return whole;
 }

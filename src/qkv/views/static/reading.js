@@ -1,3 +1,4 @@
+// @ts-check
 // One text's attention as numbers: whole patterns as they were sent, or, of a long text, the tiles and lines in sight.
 
 import { lastOnly } from "./dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The report's host.
 
 import { show } from "./carried.js";

@@ -1,37 +1,37 @@
+// @ts-check
 // Were the embeddings trained? How far each row of W_E moved against how often its token was met, and one row, weight by
 // weight, before and after.
 
 import { d3, Plot } from "./vendor.js";
-import { choice, h, newId, together } from "./dom.js";
+import { h, newId, together } from "./dom.js";
 import { number, plural, tick, token, whole } from "./format.js";
 import { largest, unpack } from "./decode.js";
-import { chart, figure, fitted, inside, plot } from "./figure.js";
+import { chart, fitted, inside, plot } from "./figure.js";
 import { CONTROL, described, when } from "./control.js";
 import { raster } from "./raster.js";
 import { bar, robust } from "./scale.js";
-import { onTheme, theme } from "./theme.js";
-import { remade } from "./model.js";
+import { theme } from "./theme.js";
+import { controls, view } from "./view.js";
 
 const WHY = { frequent: "met most often", moved: "moved furthest", unseen: "never met in training" };
 
-function scatter(model, el, rows) {
+function scatter({ model, figure }, rows) {
   const counts = unpack(rows.counts);
-  if (!counts) return null;
+  if (!counts) return;
   const [last, then, nulls] = [unpack(rows.drift), unpack(rows.drift_then), unpack(rows.null_drift)];
-  let beside = false;
+  const state = { beside: nulls !== null && rows.null_step === rows.step };
   const pointsNow = () => rows.tokens.map((text, i) => ({
-    text, count: counts.values[i], drift: (beside ? then : last).values[i], null: beside ? nulls.values[i] : null,
+    text, count: counts.values[i], drift: (state.beside ? then : last).values[i], null: state.beside ? nulls.values[i] : null,
   })).filter((p) => Number.isFinite(p.drift));
   const hasUnseen = rows.n_unseen > 0;
-  const title = h("span");
-  const caption = h("span");
-  const frame = figure(el, { title, caption });
-  if (nulls) {
-    const same = rows.null_step === rows.step;
-    beside = same;
-    if (!same) frame.body.before(h("div.controls", null, choice("step", [[false, `step ${whole(rows.step)}, the last`], [true, `step ${whole(rows.null_step)}, with the ${CONTROL}`]], beside, (v) => ((beside = v), words(), redraw()))));
+  const [title, caption] = [h("span"), h("span")];
+  const frame = figure({ title, caption });
+  if (nulls && !state.beside) {
+    const options = [[false, `step ${whole(rows.step)}, the last`], [true, `step ${whole(rows.null_step)}, with the ${CONTROL}`]];
+    frame.body.before(controls(state, () => [{ key: "beside", label: "step", options }], () => (words(), redraw())).el);
   }
   function words() {
+    const { beside } = state;
     title.textContent = `How far each row of W_E moved by step ${whole(beside ? rows.null_step : rows.step)}`;
     caption.textContent = ["A dot is a token: to the right, it stands more often in the training text; up, its row moved further from its start (drift, as a share of the row's first length). ",
       beside ? `Gray: the same rows in ${described(model)}, both at ${when(model, rows.null_step)}. ` : "", hasUnseen ? "Ringed, at the left edge: tokens never met. " : "", rows.drawn].join("");
@@ -48,7 +48,7 @@ function scatter(model, el, rows) {
       y: { label: "↑ drift", ticks: 5, tickSize: 0, tickFormat: tick, domain: [0, (d3.max(points, (p) => Math.max(p.drift, p.null ?? 0)) || 1) * 1.05] },
       marks: [
         Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 5 }),
-        beside ? Plot.dot(points, { x: place, y: "null", r: 2, fill: colours.mute }) : null,
+        state.beside ? Plot.dot(points, { x: place, y: "null", r: 2, fill: colours.mute }) : null,
         Plot.dot(points.filter((p) => p.count === 0), { x: place, y: "drift", r: 6, stroke: colours.role.E }),
         Plot.text(points.filter((p) => p.count === 0).slice(0, 1), { x: place, y: "drift", dy: -14, textAnchor: "start", fill: colours.soft, stroke: colours.paper, strokeWidth: 4,
           text: () => (rows.largest_unseen_drift === 0 ? "never met: exactly 0" : "never met") }),
@@ -58,8 +58,7 @@ function scatter(model, el, rows) {
         Plot.text(named, { x: place, y: "drift", text: (p) => fitted(token(p.text), width / 5), dy: -9, fill: colours.ink, stroke: colours.paper, strokeWidth: 4, render: inside }),
       ],
     });
-  }, "rows-of-W_E");
-  return frame.off;
+  });
 }
 
 // Those whose labels would not lie on one another: the earlier of two that are close stays.
@@ -69,9 +68,9 @@ function apart(points) {
   return points.filter((p, i) => p.count > 0 && !points.slice(0, i).some((other) => close(p, other)));
 }
 
-function strips(model, el, rows) {
+function strips({ model, el, off, figure, recolour }, rows) {
   const [start, last] = [unpack(rows.start), unpack(rows.last)];
-  if (!last || !rows.shown.length) return null;
+  if (!last || !rows.shown.length) return;
   const width = last.shape[1];
   const id = newId("token");
   const select = h("select", { id, onchange: () => show(Number(select.value)) });
@@ -81,13 +80,13 @@ function strips(model, el, rows) {
   }
   const body = h("div.strips");
   const readout = h("p.readout", { "aria-live": "polite" });
-  const frame = figure(el, { title: h("span", null, h("label", { for: id }, "One row: W_E of "), select), caption: null });
+  const frame = figure({ title: h("span", null, h("label", { for: id }, "One row: W_E of "), select) });
   frame.body.append(body, readout);
   const scale = robust([last.values, ...(start ? [start.values] : [])], true);
   const first = Math.max(0, rows.shown.findIndex((row) => row.token_id === rows.example));
   let current = first;
   const panels = together();
-  frame.off.add(panels);
+  off.add(panels);
   const by = rows.last_step === rows.step && !(rows.step < model.get("run").n_steps) ? "" : ` by step ${whole(rows.last_step)}, the last whose weights were kept`;
 
   function show(index) {
@@ -104,12 +103,11 @@ function strips(model, el, rows) {
     const same = start && largest(parts[2][1]) === 0;
     panels();
     const strip = ([name, values]) => {
-      const panel = raster({
+      const panel = raster(panels, {
         label: `the ${width} numbers of the row ${name}`, rows: 1, columns: width, values, scale,
         tell: (_, column) => (readout.textContent = `number ${column} of the row: ` + parts.map(([n, v]) => `${n} ${number(v[column], last.digits)}`).join(", ")),
         leave: () => (readout.textContent = summary),
       });
-      panels.add(panel.off);
       return [h("span.strip-name", null, name), panel.el];
     };
     body.replaceChildren(...parts.flatMap(strip), h("span"), bar(scale, colours, "one weight"));
@@ -117,19 +115,16 @@ function strips(model, el, rows) {
       !start ? "Its start was not kept." : same ? `Not one of its numbers changed${by}.` : row.drift === null ? "" : `Moved by ${number(row.drift)} of its first length${by}.`].join("");
     readout.textContent = summary;
   }
-  frame.off.add(onTheme(() => show(current)));
+  recolour(() => show(current));
   select.value = String(first);
   show(first);
-  return frame.off;
 }
 
-function make(model, el) {
-  const rows = model.get("rows");
-  if (!rows) return () => {};
-  const offs = [scatter(model, el, rows), strips(model, el, rows)];
-  return () => offs.forEach((off) => off?.());
+function build(place, rows) {
+  scatter(place, rows);
+  strips(place, rows);
 }
 
-const render = ({ model, el }) => remade(model, ["rows"], el, (place) => make(model, place));
+const render = view(build, { needs: (model) => model.get("rows"), anew: ["rows"] });
 
 export default { render };

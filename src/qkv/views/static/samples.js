@@ -1,8 +1,9 @@
+// @ts-check
 // What the model wrote after the same prompt, as it learned.
 
 import { h } from "./dom.js";
 import { whole } from "./format.js";
-import { remade } from "./model.js";
+import { view } from "./view.js";
 
 const SHOWN = 4;
 
@@ -12,9 +13,7 @@ function block(sample) {
     h("pre", { tabindex: "0", "aria-label": `sample at step ${sample.step}` }, sample.continues ? h("span.prompt", null, sample.prompt) : null, sample.text));
 }
 
-function make(model, el) {
-  const samples = model.get("samples") || [];
-  if (!samples.length) return;
+function build({ el }, samples) {
   if (!samples[0].continues) el.append(h("div.sample", null, h("p.sample-step", null, samples[0].given), h("pre", null, h("span.prompt", null, samples[0].prompt))));
   const last = samples.length - 1;
   const chosen = new Set(samples.length <= SHOWN ? samples.keys()
@@ -25,6 +24,6 @@ function make(model, el) {
   }
 }
 
-const render = ({ model, el }) => remade(model, ["samples"], el, (place) => make(model, place));
+const render = view(build, { needs: (model) => model.get("samples")?.length && model.get("samples"), anew: ["samples"] });
 
 export default { render };

@@ -1,10 +1,19 @@
+// @ts-check
 // From a value to a colour: linear from 0, logarithmic, or square root for probabilities; always with a bar of numbers.
 
 import { h } from "./dom.js";
 import { number } from "./format.js";
 import { table } from "./theme.js";
 
+/** @import { Colours } from "./theme.js" */
+
+/**
+ * `position` is where on the colours a value lies, 0 to 1; `clipped` says that some lie beyond the ends.
+ * @typedef {{ diverging: boolean, clipped?: boolean, ticks: number[], ends: number[], position: (value: number) => number }} Scale
+ */
+
 // From 0 to `top`, or from -top to top; `clipped` says that some values lie beyond the end and share its colour.
+/** @returns {Scale} */
 export function linear(top, diverging = false, clipped = false) {
   const hi = top || 1;
   return {
@@ -13,6 +22,7 @@ export function linear(top, diverging = false, clipped = false) {
   };
 }
 
+/** @param {number} lo @param {number} hi @returns {Scale} */
 export function logarithmic(lo, hi) {
   const [a, b] = [Math.log10(lo), Math.log10(hi)];
   const ticks = [];
@@ -26,6 +36,7 @@ export function logarithmic(lo, hi) {
 
 // Linear up to where all but one value in a hundred lie, so that a few large ones do not empty the picture.
 // `parts` are one or more arrays of finite numbers.
+/** @param {any[]} parts @param {boolean} [diverging] */
 export function robust(parts, diverging = false) {
   const n = parts.reduce((sum, part) => sum + part.length, 0);
   const every = Math.ceil(n / 8192); // enough of them to place the end of a scale
@@ -44,11 +55,13 @@ export function robust(parts, diverging = false) {
   return most > 0 && top > 1.5 * most ? linear(most, diverging, true) : linear(top, diverging);
 }
 
+/** @returns {Scale} */
 export function squareRoot(top = 1) {
   return { diverging: false, ticks: [0, 0.05, 0.25, 1].map((t) => t * top), ends: [0, top], position: (v) => Math.sqrt(v / top) };
 }
 
 // A square root from 0: keeps small values visible without hiding differences among the large.
+/** @param {number} top @returns {Scale} */
 export function root(top) {
   const hi = top || 1;
   return { diverging: false, ticks: [0, hi / 4, hi], ends: [0, hi], position: (v) => Math.sqrt(Math.max(0, v) / hi) };
@@ -70,7 +83,7 @@ export function lookUp(scale, colours) {
   return table(scale.diverging ? colours.diverging : colours.sequential);
 }
 
-// A colour bar with its numbers.
+/** A colour bar with its numbers. @param {Scale} scale @param {Colours} colours @param {string} label */
 export function bar(scale, colours, label) {
   const map = scale.diverging ? colours.diverging : colours.sequential;
   const stops = Array.from({ length: 9 }, (_, i) => map(i / 8));

@@ -1,3 +1,4 @@
+// @ts-check
 // The page: lays out the sections, mounts their views in turn, and keeps step, matrix and section in the address. Every host
 // opens it with a payload and, where Python stands behind it, `ask(name, question)`. A view that fails says so in its own
 // place and leaves the others alone.
@@ -30,6 +31,7 @@ const MIXERS = { lstm: "the LSTM", mean: "the mean" }; // in attention's place
 
 // [id, heading, short name, key (or keys, or what says it of the payload) without which the section is empty, lead (or what makes
 // it of the payload), views]
+/** @type {[string, string | null, string | null, any, any, { render: Function }[]][]} */
 const SECTIONS = [
   ["answers", "Answers", "Answers", "answers", (payload) => `What everyone asks of a model, answered from this very run: a question leads to its picture and its numbers. ${attends(payload) ? "L1.H0 is head 0 of layer 1, both" : "L1 is layer 1,"} counted from 0.`, [answers]],
   ["which-q", null, null, attends, "", [words]],

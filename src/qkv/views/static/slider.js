@@ -1,3 +1,4 @@
+// @ts-check
 // One step slider with play. It moves every view of the page that has a step.
 
 import { h, together } from "./dom.js";

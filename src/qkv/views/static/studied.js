@@ -1,3 +1,4 @@
+// @ts-check
 // The host of a study's page: lays out its one section. `payload` stands in the file, or comes from the server of a live page.
 
 import { h } from "./dom.js";

@@ -1,10 +1,12 @@
+// @ts-check
 // A study: its verdict in a sentence, every effect on one axis with its interval and margin, loss curves of the arms with
 // their t intervals, the arms as a table, and every training that was ever made for it.
 
 import { d3, Plot } from "./vendor.js";
-import { add, h, together } from "./dom.js";
+import { add, h, named, scroll, table } from "./dom.js";
 import { DASH, fixed, number, plural, tick, tickOfSteps, whole } from "./format.js";
-import { apart, chart, figure, fitted, plot, series, widthOf } from "./figure.js";
+import { apart, chart, fitted, plot, series, widthOf } from "./figure.js";
+import { view } from "./view.js";
 
 const COLOURS = ["Q", "K", "V", "O", "E", "MLP"]; // of the roles: told apart by everyone, in light and dark
 const colourOf = (colours, i) => colours.role[COLOURS[i % COLOURS.length]];
@@ -15,19 +17,15 @@ const size = (v, unit) => (unit === "steps" ? steps(v) : Math.abs(v) >= 0.001 ||
 const signed = (v, unit) => (v === null ? DASH : `${v > 0 ? "+" : ""}${size(v, unit)}`);
 const between = (low, high, unit) => (low === null ? DASH : `${signed(low, unit)} to ${signed(high, unit)}`);
 
-function table(label, columns, rows) {
-  return h("div.scroll", { tabindex: "0", role: "region", "aria-label": label }, h("table", null,
-    h("thead", null, h("tr", null, columns.map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", null, rows.map((row) => h("tr", null, row.map((cell) => h("td", null, cell)))))));
-}
+const tableOf = (label, columns, rows) => scroll(label, table(columns, rows));
 
 // The furthest from 0 that anything drawn of some effects lies.
 const reach = (rows) => d3.max(rows.flatMap((r) => [r.margin, r.low, r.high, ...r.values]), Math.abs);
 
 // Effects that share an axis, and so a unit; each one's band is its margin.
-function forest(off, el, rows, title, first) {
+function forest(figure, rows, title, first) {
   const margins = [...new Set(rows.map((r) => r.margin))].sort((a, b) => a - b);
-  const frame = figure(el, { wide: true, title, caption: `A dot is the mean over paired replicates, the line its 95 % interval, small dots single replicates. The band is the margin of ${margins.map((m) => number(m)).join(" or ")}, below which a difference was called trivial before the first training.` });
+  const frame = figure({ wide: true, title, caption: `A dot is the mean over paired replicates, the line its 95 % interval, small dots single replicates. The band is the margin of ${margins.map((m) => number(m)).join(" or ")}, below which a difference was called trivial before the first training.` });
   chart(frame, (width, colours) => {
     const names = rows.map((r) => r.name);
     const left = widthOf(names, 0.42 * width, 7.4); // a longer one takes another line
@@ -46,18 +44,17 @@ function forest(off, el, rows, title, first) {
       ],
     });
   });
-  off.add(frame.off);
 }
 
 // Mean validation loss of each arm with the t interval around it; arms that predict different things have an axis each.
-function curves(off, el, arms) {
+function curves(figure, arms) {
   const groups = d3.groups(arms.filter((arm) => arm.steps.length), (arm) => arm.of);
-  groups.forEach(([of, shown]) => curvesOf(off, el, groups.length > 1 ? `Loss while training, nats (${of})` : "Loss while training, nats", shown.map((arm, i) => ({ arm, i }))));
+  groups.forEach(([of, shown]) => curvesOf(figure, groups.length > 1 ? `Loss while training, nats (${of})` : "Loss while training, nats", shown.map((arm, i) => ({ arm, i }))));
 }
 
-function curvesOf(off, el, title, shown) {
+function curvesOf(figure, title, shown) {
   const banded = shown.some(({ arm }) => arm.lows.some((v) => v !== null));
-  const frame = figure(el, { wide: true, title,
+  const frame = figure({ wide: true, title,
     caption: `Mean validation loss of each arm's reported trainings, by step. ${banded ? "The band is the 95 % t interval of the mean; replicates that diverged are in the table." : "There are too few replicates for intervals, or no log to take them from."}` });
   chart(frame, (width, colours) => {
     const points = shown.flatMap(({ arm, i }) => arm.steps.map((step, j) => ({ i, name: arm.name, step, mean: arm.mean[j], low: arm.lows[j], high: arm.highs[j] })));
@@ -80,7 +77,6 @@ function curvesOf(off, el, title, shown) {
       ],
     });
   });
-  off.add(frame.off);
 }
 
 function rates(found) {
@@ -89,19 +85,19 @@ function rates(found) {
 }
 
 function armTable(arms) {
-  return table("arms of the study", ["arm", "what", "kept to the bit", "loss", "best n-gram, or what else is known", "95 % interval", "sd", "n", "learning rates", "at the edge", "diverged"], arms.map((arm) => [
+  return tableOf("arms of the study", ["arm", "what", "kept to the bit", "loss", "best n-gram, or what else is known", "95 % interval", "sd", "n", "learning rates", "at the edge", "diverged"], arms.map((arm) => [
     arm.name, arm.what, arm.frozen.join(", ") || "nothing", fixed(arm.loss, 3), arm.known, arm.low === null ? DASH : `${fixed(arm.low, 3)} to ${fixed(arm.high, 3)}`, fixed(arm.sd, 3),
     whole(arm.n), rates(arm.rates), `${arm.at_edge} of ${arm.n}`, `${arm.diverged} of ${arm.trainings}`]));
 }
 
-const effectTable = (effects) => table("effects of the study", ["effect", "mean", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected"], effects.map((e) => [
+const effectTable = (effects) => tableOf("effects of the study", ["effect", "mean", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected"], effects.map((e) => [
   h("span", null, `${e.name} (${e.unit})`, h("span.what", null, e.what)), signed(e.effect, e.unit), h("span.together", null, between(e.low, e.high, e.unit)), e.verdict, whole(e.n), number(e.p_corrected, 2), e.unit === "steps" ? steps(e.detectable) : number(e.detectable, 2), e.expected]));
 
 function log(study) {
   if (!study.runs.length) return null;
   const roles = d3.rollups(study.runs, (v) => v.length, (run) => run.role).map(([role, n]) => `${n} to ${role}`).join(", ");
   return h("details", null, h("summary", null, `Every training ever made for it: ${whole(study.runs.length)} (${roles})`),
-    table("every training", ["arm", "for", "replicate", "learning rate", "loss"], study.runs.map((run) => [run.arm, run.role, whole(run.replicate), number(run.lr), run.diverged ? "diverged" : fixed(run.loss, 4)])));
+    tableOf("every training", ["arm", "for", "replicate", "learning rate", "loss"], study.runs.map((run) => [run.arm, run.role, whole(run.replicate), number(run.lr), run.diverged ? "diverged" : fixed(run.loss, 4)])));
 }
 
 // How often it was run, in a sentence: nothing that was tried is left out.
@@ -111,38 +107,37 @@ function times(study) {
   return `It was designed ${designs === 1 ? "once" : `${designs} times`} (with ${plural(study.designs.at(-1), "replicate")} now${before}) and trained ${whole(study.runs.length)} times in all, tuning of learning rates and trainings that diverged included.`;
 }
 
-function render({ model, el }) {
+function build({ model, el, figure }) {
   const study = model.get("study");
-  const off = together();
   add(el, [study.counting ? h("p", null, study.counting) : null, study.plain ? h("p.verdict.study-plain", null, study.plain) : null, study.condition ? h("p.small", null, study.condition) : null, study.missing ? h("p.missing", { role: "status" }, study.missing) : h(study.plain ? "p.study-verdict" : "p.verdict.study-verdict", null, study.sentence),
     study.full_answer ? h("p", null, `The full run on this text said: ${study.full_answer}`) : null,
     study.runs.length ? h("p", null, times(study)) : null,
     study.effort ? h("p.small", null, `${study.effort}.`) : null,
-    h("dl.facts", null, [["design", study.design.slice(0, 12)], ["text", study.source], ["computed with", study.software], ["kind", study.quick ? "quick run" : "full run"]]
-      .filter(([, value]) => value).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))))]);
+    named("facts", [["design", study.design.slice(0, 12)], ["text", study.source], ["computed with", study.software], ["kind", study.quick ? "quick run" : "full run"]].filter(([, value]) => value))]);
   if (study.effects.length) {
     el.append(h("h2", null, "Effects"));
     const [columns, ...rows] = study.accounts;
-    if (columns) el.append(table("accounts of the same things, side by side", columns, rows));
+    if (columns) el.append(tableOf("accounts of the same things, side by side", columns, rows));
     const drawn = study.effects.filter((e) => e.low !== null);
     const axes = d3.groups(d3.sort(drawn, (e) => e.axis), (e) => e.axis).map(([, rows]) => rows);
     for (const rows of axes) {
       const { unit } = rows[0];
       const isLarger = axes.some((other) => other[0].unit === unit && reach(other) < reach(rows)); // of two axes of a unit
-      forest(off, el, rows, `${isLarger ? "Larger effects" : "Effects"} ${unit.startsWith("of ") ? "as a share" : "in"} ${unit}`, study.effects[0]);
+      forest(figure, rows, `${isLarger ? "Larger effects" : "Effects"} ${unit.startsWith("of ") ? "as a share" : "in"} ${unit}`, study.effects[0]);
     }
     el.append(effectTable(study.effects), ...study.notes.map((note) => h("p.small", null, `${note}.`)),
       ...study.not_reached.map((what) => h("p.small", null, `Not reached in the time: ${what}.`)));
   }
   if (study.arms.length) {
     el.append(h("h2", null, "Arms"));
-    curves(off, el, study.arms);
+    curves(figure, study.arms);
     el.append(armTable(study.arms));
   }
   for (const [name, words] of [["What would show this answer to be wrong", study.refuted_by], ["What would show the expectation before the first training to be wrong", study.falsified_by], ["What came out otherwise than expected", study.otherwise === null ? "" : `${study.otherwise.join("; ") || "nothing that this run settles"}.`], [`Stated but not judged (${plural(study.unjudged.length, "expectation")})`, study.unjudged.length ? `${study.unjudged.join("; ")}.` : ""], ["What has been published", study.literature]]) if (words) el.append(h("h2", null, name), h("p", null, words));
   const all = log(study);
   if (all) el.append(h("h2", null, "The log"), all);
-  return off;
 }
+
+const render = view(build);
 
 export default { render };

@@ -1,3 +1,4 @@
+// @ts-check
 // The page of a study as a file.
 
 import { show } from "./carried.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // Colours, read from the style sheet so that light and dark have one home. One colour per matrix role everywhere; one
 // diverging map with a symmetric range for signed values; one sequential map for magnitudes and probabilities.
 
@@ -13,7 +14,10 @@ const made = new Map();
 let home = document.documentElement;
 export const liveIn = (el) => (home = el);
 
-// The colours where `el` stands; the same object as long as they stay the same.
+/**
+ * The colours where `el` stands; the same object as long as they stay the same.
+ * @param {Element} el @returns {Colours}
+ */
 export function theme(el) {
   const style = getComputedStyle(el.isConnected ? el : home);
   const read = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -22,6 +26,14 @@ export function theme(el) {
   return made.get(key);
 }
 
+/**
+ * Colours as CSS writes them; `role` by role of a matrix; the maps from 0 to 1, and what can be read `on` the sequential one.
+ * @typedef {{ ink: string, soft: string, faint: string, line: string, paper: string, panel: string, accent: string, mute: string,
+ *   font: string, role: Record<string, string>, sequential: (position: number) => string, diverging: (position: number) => string,
+ *   on: (position: number) => string }} Colours
+ */
+
+/** @returns {Colours} */
 function colours(read) {
   const stops = (name) => read(name).split(/\s+/);
   const map = (name) => d3.piecewise(d3.interpolateLab, stops(name));

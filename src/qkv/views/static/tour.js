@@ -1,3 +1,4 @@
+// @ts-check
 // A short tour for a first visit: what to look at, in which order, each a way to its section.
 
 import { h, wayTo } from "./dom.js";

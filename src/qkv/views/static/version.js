@@ -1,3 +1,4 @@
-// Of the payload's shape (views/payloads: VERSION); a page refuses another one in a clear sentence.
+// @ts-check
+// Of the payload's shape (views/host.py: VERSION); a page refuses another one in a clear sentence.
 
 export const VERSION = 4;

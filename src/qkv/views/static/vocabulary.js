@@ -1,15 +1,16 @@
+// @ts-check
 // Words: a token's neighbours in W_E at any step, a map of the rows that moves with the slider, and how alike words are in x,
 // q, k and v, with what another basis inside a head would make of it.
 
 import { d3, Plot } from "./vendor.js";
-import { add, choice, clear, h, inSight, lastOnly, newId, together } from "./dom.js";
+import { add, clear, h, lastOnly, newId, scroll, table, together } from "./dom.js";
 import { fixed, number, percent, token, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
-import { remade, watch } from "./model.js";
-import { chart, figure, fitted, inside, plot } from "./figure.js";
+import { chart, fitted, inside, plot } from "./figure.js";
 import { raster } from "./raster.js";
 import { bar, linear } from "./scale.js";
-import { onTheme, theme } from "./theme.js";
+import { theme } from "./theme.js";
+import { controls, view } from "./view.js";
 import { entry } from "./entry.js";
 
 const LABELLED = 60;
@@ -24,12 +25,12 @@ function neighboursOf(section, at, chosen) {
 
 const listed = (pairs, nothing) => (pairs.length ? h("ol.near", null, pairs.map(([name, cosine]) => h("li", null, h("code", null, token(name)), " ", h("span.amount", null, fixed(cosine))))) : h("p.small", null, nothing));
 
-function near(model, section, state, el, off) {
-  const ask = model.get("host").can.includes("near") ? model.get("ask") : null;
+function near({ model, ask: may, figure }, section, state, el) {
+  const ask = may("near");
   const id = newId("token");
   const select = h("select", { id, onchange: () => state.choose(Number(select.value)) }, section.tokens.map((t, i) => h("option", { value: i }, token(t))));
   const [start, now, other] = [h("div"), h("div"), h("div")];
-  const frame = figure(el, { title: h("span", null, h("label", { for: id }, "Neighbours in W_E of "), select),
+  const frame = figure({ title: h("span", null, h("label", { for: id }, "Neighbours in W_E of "), select),
     caption: `Rows of W_E with the largest cosine to this one, among the ${whole(section.tokens.length)} most frequent of ${whole(section.n_rows)} tokens. Static: one row per token, whatever the text. The nearest of as many random directions of that width has about ${fixed(section.null_cosine)}.` });
   frame.body.append(h("div.near-columns", null, start, now, other));
   const latest = lastOnly();
@@ -46,7 +47,6 @@ function near(model, section, state, el, off) {
       done();
     }, failed)), { label: "Any other token of the vocabulary", button: "find" }));
   }
-  off.add(frame.off);
   return draw;
 }
 
@@ -65,14 +65,15 @@ function uncovered(index, scales, values, dimensions, context, next) {
   return group;
 }
 
-function mapOf(model, section, state, el, off) {
+function mapOf({ model, figure }, section, state) {
   const places = unpack(section.places);
   const extent = (k) => d3.extent(places.values.filter((_, i) => i % 2 === k));
   const domains = [extent(0), extent(1)];
-  const frame = figure(el, { title: h("span"), caption: `${section.tokens.length < section.n_rows ? `The ${whole(section.tokens.length)} most frequent of ${whole(section.n_rows)} rows of W_E, each` : "Each row of W_E"} on the two directions of their largest variance at the last step (${percent(section.shares[0])} and ${percent(section.shares[1])} of all their variance there); the same directions at every step, so that movement is movement. What lies close here may lie far apart in the other directions.` });
-  const redraw = chart(frame, (width, colours) => {
+  const title = h("span");
+  const frame = figure({ title, caption: `${section.tokens.length < section.n_rows ? `The ${whole(section.tokens.length)} most frequent of ${whole(section.n_rows)} rows of W_E, each` : "Each row of W_E"} on the two directions of their largest variance at the last step (${percent(section.shares[0])} and ${percent(section.shares[1])} of all their variance there); the same directions at every step, so that movement is movement. What lies close here may lie far apart in the other directions.` });
+  return chart(frame, (width, colours) => {
     const at = stepIndex(section.steps, model.get("step"));
-    frame.el.querySelector(".figure-title span").textContent = `The rows of W_E at step ${whole(section.steps[at])}`;
+    title.textContent = `The rows of W_E at step ${whole(section.steps[at])}`;
     const points = section.tokens.map((name, i) => ({ name: token(name), label: fitted(token(name), width / 4), i, x: places.at(at, i, 0), y: places.at(at, i, 1), count: section.counts?.[i] }));
     return plot(colours, `map of ${points.length} tokens at step ${section.steps[at]}`, {
       width, height: Math.max(260, Math.min(440, width * 0.62)), margin: 18, x: { domain: domains[0], axis: null }, y: { domain: domains[1], axis: null },
@@ -81,13 +82,11 @@ function mapOf(model, section, state, el, off) {
         Plot.dot(points.filter((p) => p.i === state.token), { x: "x", y: "y", r: 7, stroke: colours.accent, strokeWidth: 2 }),
         Plot.text(points.filter((p) => p.i === state.token), { x: "x", y: "y", text: "label", dy: -14, fill: colours.accent, fontWeight: 700, fontSize: 13, render: inside })],
     });
-  }, "map-of-W_E");
-  off.add(frame.off);
-  return redraw;
+  });
 }
 
 // Three words and the cosines between them, in each of x, q, k and v.
-function trio(model, section, el, off) {
+function trio({ model, el, off, figure }, section) {
   const { n, x, heads, other_basis: other } = section.trio;
   const first = [...section.tokens.slice(0, n).keys()].sort((a, b) => wordlike(section.tokens[b]) - wordlike(section.tokens[a]) || a - b);
   const state = { words: [0, 1, 2].map((i) => first[Math.min(i, n - 1)]), head: 0 };
@@ -95,11 +94,13 @@ function trio(model, section, el, off) {
   const nHeads = inHeads.shape[2];
   const selects = state.words.map((word, i) => h("select", { "aria-label": `word ${i + 1}`, onchange: (event) => ((state.words[i] = event.target.selectedIndex), draw()) },
     section.tokens.slice(0, n).map((t, j) => h("option", { selected: j === word }, token(t)))));
-  const frame = figure(el, { title: "Three words in x, q, k and v", caption: h("span", null, "Cosines between three words, each read alone, in the first layer: of the encodings ", h("b", null, "x"), ", and of what one head makes of them. ",
+  const frame = figure({ title: "Three words in x, q, k and v", caption: h("span", null, "Cosines between three words, each read alone, in the first layer: of the encodings ", h("b", null, "x"), ", and of what one head makes of them. ",
     other ? "A warning: in q and k only their products count. A change of basis inside the head leaves every score the same and can set these cosines to almost anything; the row “same function, other basis” shows one, drawn at random." : "A warning: cosines in q and k belong to the basis inside the head. Here rotary positions or QK-norm tie that basis down in part; do not compare them across runs.") });
   const body = h("div.trio");
   const legend = h("div");
-  frame.body.append(h("div.controls", null, selects, nHeads > 1 ? choice("head", d3.range(nHeads).map((i) => [i, `H${i}`]), 0, (head) => ((state.head = head), draw())) : null), body, legend);
+  const choices = controls(state, () => [nHeads > 1 ? { key: "head", label: "head", options: d3.range(nHeads).map((i) => [i, `H${i}`]) } : null], () => draw()).el;
+  choices.prepend(...selects);
+  frame.body.append(choices, body, legend);
   const parts = together();
   function draw() {
     parts();
@@ -111,23 +112,21 @@ function trio(model, section, el, off) {
     const tables = [["x", pairs((a, b) => inX.at(at, a, b))], ...["q", "k", "v"].map((name, s) => [name, pairs((a, b) => inHeads.at(at, s, state.head, a, b))]),
       ...(inOther ? ["q", "k"].map((name, s) => [`${name}, same function, other basis`, pairs((a, b) => inOther.at(at, s, state.head, a, b))]) : [])];
     const roles = { x: "ink", q: "role-Q", k: "role-K", v: "role-V" };
-    clear(body).append(...tables.map(([name, values]) => {
-      const panel = raster({ label: `cosines in ${name}`, rows: 3, columns: 3, values, scale });
-      parts.add(panel.off);
-      panel.el.style.aspectRatio = "1";
-      const figures = h("table", null, h("tbody", null, [[0, 1], [0, 2], [1, 2]].map(([a, b]) => h("tr", null, h("td", null, h("code", null, `${names[a]} ${names[b]}`)), h("td", null, fixed(values[a * 3 + b]))))));
+    clear(body).append(...tables.map((/** @type {any} */ [name, values]) => {
+      const panel = raster(parts, { label: `cosines in ${name}`, rows: 3, columns: 3, values, scale, style: "aspect-ratio:1" });
+      const figures = table([], [[0, 1], [0, 2], [1, 2]].map(([a, b]) => [h("code", null, `${names[a]} ${names[b]}`), fixed(values[a * 3 + b])]));
       return h("div.trio-one", { style: `--role:var(--${roles[name[0]]})` }, h("p.stage-name", null, h("b", null, name)), panel.el, figures);
     }));
     clear(legend).append(bar(scale, colours, `cosine, step ${whole(section.steps[at])}`));
   }
   off.add(parts);
-  off.add(frame.off);
   return draw;
 }
 
 // A token of a text and what it is near to after each layer.
-function context(model, el, off) {
-  const ask = model.get("ask");
+function context({ model, ask: may, figure, follow }) {
+  const ask = may("context");
+  if (!ask) return;
   const body = h("div");
   let [asked, shown] = [null, null];
   const latest = lastOnly();
@@ -135,40 +134,31 @@ function context(model, el, off) {
     shown = next;
     const [nearest, cosines, means] = [unpack(found.nearest), unpack(found.cosines), unpack(found.mean_cosine)];
     add(clear(body), [h("div.words", { role: "group", "aria-label": "tokens of the text" }, found.tokens.map((t, i) => h("button", { type: "button", class: i === found.position ? "word on" : "word", onclick: () => show({ ...next, position: i }).catch(() => {}) }, token(t)))),
-      h("div.scroll", { tabindex: "0", role: "region", "aria-label": "contextual neighbours by layer" }, h("table.context", null,
-        h("thead", null, h("tr", null, h("th", { scope: "col" }, `layer, step ${whole(found.step)}`), h("th", { scope: "col" }, "nearest tokens of this text, by cosine"), h("th", { scope: "col" }, "mean of all pairs"))),
-        h("tbody", null, found.layers.map((layer, l) => h("tr", null, h("td", null, h("code", null, layer)), h("td", null, [...nearest.part(l)].map((j, rank) => [h("code", null, `${token(found.tokens[j])} (${j})`), ` ${fixed(cosines.at(l, rank))}  `])), h("td", null, number(means.values[l])))))))]);
+      scroll("contextual neighbours by layer", table([`layer, step ${whole(found.step)}`, "nearest tokens of this text, by cosine", "mean of all pairs"], found.layers.map((layer, l) =>
+        [h("code", null, layer), [...nearest.part(l)].map((j, rank) => [h("code", null, `${token(found.tokens[j])} (${j})`), ` ${fixed(cosines.at(l, rank))}  `]), number(means.values[l])]), "context"))]);
   }, (error) => ((asked = shown), failed(error))).then(done));
   const form = entry((text) => show({ text, position: 0 }), { label: "A text: what does each of its tokens become?" });
-  const frame = figure(el, { title: "Contextual neighbours", caption: "Contextual vectors are what a token has become after each layer, different in every text. Hold a cosine against the mean of all pairs: deep vectors of one text are often all alike." });
+  const frame = figure({ title: "Contextual neighbours", caption: "Contextual vectors are what a token has become after each layer, different in every text. Hold a cosine against the mean of all pairs: deep vectors of one text are often all alike." });
   frame.body.append(form, body);
-  const again = inSight(el, () => asked && show(asked).catch(() => {}));
-  off.add(again.off);
-  off.add(watch(model, "step", again));
-  off.add(frame.off);
+  follow(["step"], () => asked && show(asked).catch(() => {}));
 }
 
-function make(model, el) {
-  const section = model.get("words");
-  if (!section) return () => {};
-  const off = together();
+function build(place, section) {
+  const { el, follow, recolour } = place;
   const best = Math.max(...section.tokens.map(wordlike));
   const the = section.tokens.findIndex((token) => token.trim() === "the");
   const state = { token: the >= 0 ? the : section.tokens.findIndex((token) => wordlike(token) === best), choose: (i) => ((state.token = i), draw()) };
-  const columns = h("div.two-columns");
   const [left, right] = [h("div"), h("div")];
-  add(el, [add(columns, [left, right])]);
-  const draws = [near(model, section, state, left, off), mapOf(model, section, state, right, off), section.trio ? trio(model, section, el, off) : () => {}];
+  el.append(h("div.two-columns", null, left, right));
+  const within = (side) => ({ ...place, figure: (options) => place.figure(options, side) });
+  const draws = [near(within(left), section, state, left), mapOf(within(right), section, state), section.trio ? trio(place, section) : () => {}];
   const draw = () => draws.forEach((part) => part());
-  if (model.get("ask") && model.get("host").can.includes("context")) context(model, el, off);
-  const soon = inSight(el, draw);
-  off.add(soon.off);
-  off.add(watch(model, "step", soon));
-  off.add(onTheme(draw));
+  context(place);
+  follow(["step"], draw);
+  recolour(draw);
   draw();
-  return off;
 }
 
-const render = ({ model, el }) => remade(model, ["words"], el, (place) => make(model, place));
+const render = view(build, { needs: (model) => model.get("words"), anew: ["words"] });
 
 export default { render };

@@ -1,3 +1,4 @@
+// @ts-check
 // The notebook's host, an anywidget module: the payload is a trait of the widget, and questions travel as messages to the
 // kernel that made it. Drawn in a shadow root, so that neither page restyles the other.
 
@@ -44,6 +45,7 @@ function render({ model, el }) {
   liveIn(root);
   const steps = payload.kept.length ? payload.kept : payload.attention[0].steps;
   const inner = createModel({ ...payload, ask, steps, step: payload.attention[0].steps.at(-1), address: null });
+  /** @type {(() => void)[]} */
   const stops = [attention.render({ model: inner, el: root })];
   if (steps.length > 1) {
     const bar = h("div.stepper");

@@ -1,3 +1,4 @@
+// @ts-check
 // "Which Q do you mean?" Three things are called query; here they keep three names. The boxes are drawn to the shapes of
 // this run and hold no numbers, because no number is shown that the run did not produce.
 

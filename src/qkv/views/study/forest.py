@@ -6,14 +6,14 @@ the page, light or dark as the reader's system is.
 
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from qkv.studies.engine.design import COUNTED
-from qkv.studies.verdict.sentences import amount
+from qkv.jsontypes import JsonMapping
 from qkv.views.study.section import axes, values_of
+from qkv.words import COUNTED, amount, decimals
 
 __all__ = ["forest_svg"]
 
@@ -36,7 +36,7 @@ svg { --paper: #fcfbf8; --ink: #1d1e22; --soft: #4d4f57; --faint: #6f717a; --ban
 </style>"""
 
 
-def forest_svg(verdict: Mapping[str, Any]) -> str:
+def forest_svg(verdict: JsonMapping) -> str:
     """Every effect of a verdict that has an interval: its mean, its 95 % interval, its replicates, and its margin.
 
     Effects that `axes` puts together share one; the first effect, which is the study's own question, stands out. Empty
@@ -65,7 +65,7 @@ def forest_svg(verdict: Mapping[str, Any]) -> str:
     return "\n".join([opening, _STYLE, f'<rect class="paper" width="{_WIDTH}" height="{y:g}"/>', *parts, "</svg>\n"])
 
 
-def _panel(rows: Sequence[Mapping[str, Any]], top: float, right: int, first: Mapping[str, Any]) -> list[str]:
+def _panel(rows: Sequence[JsonMapping], top: float, right: int, first: JsonMapping) -> list[str]:
     """The effects of one axis, from `top` down; what each comes to stands in the last `right` pixels."""
     margins = sorted({row["margin"] for row in rows})
     ends = [bound for row in rows for bound in (row["low"], row["high"], *values_of(row))]
@@ -94,7 +94,7 @@ def _panel(rows: Sequence[Mapping[str, Any]], top: float, right: int, first: Map
     return parts
 
 
-def _effect(row: Mapping[str, Any], y: float, x: Any, ends: tuple[float, float], role: str) -> Iterable[str]:
+def _effect(row: JsonMapping, y: float, x: Any, ends: tuple[float, float], role: str) -> Iterable[str]:
     """One line: name, replicates, interval, mean, and what it comes to in words; `ends` are those of the axis."""
     left, right = ends
     name, most = row["name"], int((left - 16) / _LETTER)
@@ -116,9 +116,7 @@ def _effect(row: Mapping[str, Any], y: float, x: Any, ends: tuple[float, float],
 
 
 def _signed(value: float, unit: str) -> str:
-    if unit in COUNTED:
-        return amount(value, unit=unit)
-    return f"{value:+.3f}" if value == 0 or abs(value) >= 0.001 else f"{value:+.1e}"
+    return amount(value, unit=unit) if unit in COUNTED else decimals(value, signed=True, least=0.001)
 
 
 def _ticks(low: float, high: float) -> list[float]:

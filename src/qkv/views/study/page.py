@@ -4,17 +4,17 @@ Both read `verdict.json` and `runs.jsonl` of a study's folder and nothing else: 
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from qkv.errors import many
 from qkv.folder.run_folder import write_atomically
+from qkv.jsontypes import JsonMapping
 from qkv.studies.counting import counting_words, yardstick
 from qkv.studies.engine.store import read_rows
-from qkv.views.payloads import Host
+from qkv.views.host import Host
 from qkv.views.report.page import page_of
 from qkv.views.study.section import StudyPayload, accounts_table, as_shown, effort, number, study_section
+from qkv.words import many
 
 __all__ = ["answer_text", "as_shown", "effort", "expectations", "study_page", "write_study_page"]
 
@@ -27,7 +27,7 @@ def write_study_page(folder: Path) -> Path:
     return path
 
 
-def study_page(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()) -> str:
+def study_page(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> str:
     """The page as HTML text: the section of a study, which asks the network for nothing."""
     payload = StudyPayload(host=Host(), study=study_section(verdict, rows))
     return page_of(payload, "study_alone.js", title=f"{verdict['study']} · qkv", description=verdict["sentence"])
@@ -42,7 +42,7 @@ ARM_COLUMNS = (
 )  # fmt: skip
 
 
-def effect_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def effect_cells(row: JsonMapping) -> tuple[str, ...]:
     """One contrast of a verdict."""
     unit = row["unit"]
     bounds = "–" if row["low"] is None else f"{number(row['low'], unit)} to {number(row['high'], unit)}"
@@ -61,7 +61,7 @@ def effect_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def arm_cells(row: Mapping[str, Any], verdict: Mapping[str, Any]) -> tuple[str, ...]:
+def arm_cells(row: JsonMapping, verdict: JsonMapping) -> tuple[str, ...]:
     """One arm of a verdict, its loss next to what counting reaches."""
     rates = sorted(set(row["rates"]))
     spread = "–" if not rates else f"{rates[0]:g}" if len(rates) == 1 else f"{rates[0]:g} to {rates[-1]:g}"
@@ -75,7 +75,7 @@ def arm_cells(row: Mapping[str, Any], verdict: Mapping[str, Any]) -> tuple[str, 
 # the same for docs/answers
 
 
-def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
+def answer_text(verdict: JsonMapping, picture: str = "") -> str:
     """The answer of a verdict as Markdown: what counting knows, sentence, effects (and a `picture` of them), arms,
     falsifier, literature."""
     verdict = as_shown(verdict)
@@ -105,7 +105,7 @@ def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
     return "\n".join(lines)
 
 
-def expectations(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
+def expectations(verdict: JsonMapping) -> list[tuple[str, str]]:
     """(heading, words): what would show the answer and what was expected to be wrong, what came out otherwise, and what
     was stated and is not judged.
 

@@ -9,19 +9,18 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from qkv.errors import MissingExtra, RunFolderError, many
+from qkv.errors import MissingExtra, RunFolderError
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import counting_words, yardstick
-from qkv.studies.engine.design import COUNTED
 from qkv.studies.engine.store import read_rows
-from qkv.studies.verdict.sentences import amount
 from qkv.studies.verdict.statistics import FEWEST_FLIPS, how_exact, t_interval
-from qkv.views.payloads import VERSION, Host
+from qkv.views.host import VERSION, Host
+from qkv.words import COUNTED, EN_DASH, amount, decimals, many, plural
 
 __all__ = [
     "StudyArm",
@@ -186,7 +185,7 @@ def read_study(folder: Path, host: Host) -> StudyPayload:
     return StudyPayload(host=host, study=study_section(verdict, rows) if verdict else _unfinished(folder, rows))
 
 
-def study_section(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()) -> StudySection:
+def study_section(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> StudySection:
     """A verdict and the log it rests on. Without the log there are mean curves and no intervals around them."""
     rows, verdict = list(rows), as_shown(verdict)
     reported = _reported(rows)
@@ -222,7 +221,7 @@ def study_section(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] 
     )
 
 
-def as_shown(verdict: Mapping[str, Any]) -> Mapping[str, Any]:
+def as_shown(verdict: JsonMapping) -> JsonMapping:
     """The verdict without rows that are empty for want of time.
 
     Effects that no replicate tells are named among what was not reached, where arms without a training stand already.
@@ -243,14 +242,12 @@ def as_shown(verdict: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def number(value: float | None, unit: str = "") -> str:
     """Three decimals, or two digits; whole numbers of a `COUNTED` unit; a dash for what is undefined."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    if unit in COUNTED:
+    if unit in COUNTED and value is not None and math.isfinite(value):
         return amount(value, signed=False, unit=unit)
-    return f"{value:.3f}" if value == 0 or abs(value) >= 0.01 else f"{value:.1e}"
+    return decimals(value, least=0.01, undefined=EN_DASH, infinite=EN_DASH)
 
 
-def accounts_table(verdict: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def accounts_table(verdict: JsonMapping) -> list[tuple[str, ...]]:
     """Effects that are read side by side, each with its interval: a row of headings, then the rows; empty where there
     are none.
     """
@@ -264,19 +261,19 @@ def accounts_table(verdict: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [(unit, *told["columns"]), *rows] if len(rows) > 1 else []
 
 
-def _with_bounds(row: Mapping[str, Any] | None) -> str:
+def _with_bounds(row: JsonMapping | None) -> str:
     if row is None or row["effect"] is None:
         return "–"
     bounds = "" if row["low"] is None else f" ({number(row['low'], row['unit'])} to {number(row['high'], row['unit'])})"
     return number(row["effect"], row["unit"]) + bounds
 
 
-def effort(verdict: Mapping[str, Any]) -> str:
+def effort(verdict: JsonMapping) -> str:
     """Trainings made and planned, the budget, and what the intervals are; files of an older form lack some of it."""
     made = f"{many(verdict['trainings'], 'training')}"
     if "budget_minutes" in verdict:
         minutes = verdict["budget_minutes"]
-        budget = f"budget of the last call {minutes:g} minute{'s' * (minutes != 1)}"
+        budget = f"budget of the last call {minutes:g} {plural(minutes, 'minute')}"
         made += f" (about {verdict['planned_trainings']:,} planned; {budget})"
     rule = verdict.get("intervals", how_exact(2))
     few = rule == how_exact(FEWEST_FLIPS) and any(1 < row.get("n", 0) < FEWEST_FLIPS for row in verdict["contrasts"])
@@ -284,7 +281,7 @@ def effort(verdict: Mapping[str, Any]) -> str:
     return f"{made}; intervals: {rule}{other}"
 
 
-def axes(contrasts: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+def axes(contrasts: Sequence[JsonMapping]) -> tuple[int, ...]:
     """The number of the axis that each effect is drawn on, in their order; effects on one axis have one unit.
 
     Those of a unit share an axis, but for any that is more than `_LARGER` times the middle one: these have a second,
@@ -303,12 +300,12 @@ def axes(contrasts: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
 _LARGER = 5
 
 
-def _size(row: Mapping[str, Any]) -> float:
+def _size(row: JsonMapping) -> float:
     """The furthest from 0 that anything drawn of an effect lies."""
     return max(abs(value) for value in (row["margin"], row["low"] or 0, row["high"] or 0, *values_of(row)))
 
 
-def values_of(row: Mapping[str, Any]) -> tuple[float, ...]:
+def values_of(row: JsonMapping) -> tuple[float, ...]:
     """What a contrast came to in each replicate; a rate less the one that was promised, as its effect is.
 
     A rate has no spread of its own.
@@ -320,11 +317,11 @@ def values_of(row: Mapping[str, Any]) -> tuple[float, ...]:
     return tuple(value - promised for value in values)
 
 
-def _effect(row: Mapping[str, Any], axis: int) -> StudyEffect:
+def _effect(row: JsonMapping, axis: int) -> StudyEffect:
     return StudyEffect(**{name: row[name] for name in _EFFECT}, values=values_of(row), axis=axis)
 
 
-def _of(arms: Sequence[Mapping[str, Any]]) -> list[str]:
+def _of(arms: Sequence[JsonMapping]) -> list[str]:
     """What each arm's loss is of: its task, and the text where the study has several for that task."""
     texts: dict[str, set[str]] = defaultdict(set)
     for arm in arms:
@@ -332,7 +329,7 @@ def _of(arms: Sequence[Mapping[str, Any]]) -> list[str]:
     return [arm["task"] + f", {arm['text']}" * (len(texts[arm["task"]]) > 1) for arm in arms]
 
 
-def _arm(arm: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], of: str, known: str) -> StudyArm:
+def _arm(arm: JsonMapping, runs: Sequence[JsonMapping], of: str, known: str) -> StudyArm:
     low, high = _interval(arm["losses"])
     steps, mean, lows, highs = _curve(runs)
     if not steps and arm["curve"]:  # a verdict without its log
@@ -370,7 +367,7 @@ def _interval(values: Sequence[float]) -> Bounds:
 Curve = tuple[tuple[int, ...], tuple[float, ...], tuple[float | None, ...], tuple[float | None, ...]]
 
 
-def _curve(runs: Sequence[Mapping[str, Any]]) -> Curve:
+def _curve(runs: Sequence[JsonMapping]) -> Curve:
     """(steps, mean, low, high) of the validation loss of reported runs that have a curve."""
     curves = [row["curve"] for row in runs if row.get("curve")]
     if not curves:
@@ -383,20 +380,20 @@ def _curve(runs: Sequence[Mapping[str, Any]]) -> Curve:
     return steps, tuple(losses.mean(0).tolist()), tuple(lows), tuple(highs)
 
 
-def _reported(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+def _reported(rows: Iterable[JsonMapping]) -> dict[str, list[JsonMapping]]:
     """The reported run of each replicate, by arm: the last one where a design was followed by a larger one."""
-    found: dict[str, dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    found: dict[str, dict[int, JsonMapping]] = defaultdict(dict)
     for row in rows:
         if row.get("role") == "report":
             found[row["arm"]][row["replicate"]] = row
     return defaultdict(list, {arm: list(by_replicate.values()) for arm, by_replicate in found.items()})
 
 
-def _designs(rows: Iterable[Mapping[str, Any]], otherwise: Sequence[int]) -> tuple[int, ...]:
+def _designs(rows: Iterable[JsonMapping], otherwise: Sequence[int]) -> tuple[int, ...]:
     return tuple(row["replicates"] for row in rows if "design" in row) or tuple(otherwise)
 
 
-def _runs(rows: Iterable[Mapping[str, Any]]) -> tuple[StudyRun, ...]:
+def _runs(rows: Iterable[JsonMapping]) -> tuple[StudyRun, ...]:
     return tuple(
         StudyRun(
             arm=row["arm"],
@@ -411,7 +408,7 @@ def _runs(rows: Iterable[Mapping[str, Any]]) -> tuple[StudyRun, ...]:
     )
 
 
-def _unfinished(folder: Path, rows: Sequence[Mapping[str, Any]]) -> StudySection:
+def _unfinished(folder: Path, rows: Sequence[JsonMapping]) -> StudySection:
     """What there is before the verdict: the question of the newest design, and the log so far."""
     written = [row["design"] for row in rows if "design" in row]
     designs = [found for path in sorted(folder.glob("design-*.json")) if (found := _json(path))]
@@ -444,12 +441,12 @@ def _unfinished(folder: Path, rows: Sequence[Mapping[str, Any]]) -> StudySection
         runs=_runs(rows),
         effort="",
         accounts=(),
-        missing=f"No verdict yet: {done} training{'s' * (done != 1)} made so far, of {len(design['arms'])} arms in "
+        missing=f"No verdict yet: {done} {plural(done, 'training')} made so far, of {len(design['arms'])} arms in "
         f"{design['replicates']} replicates and the learning rates they are tuned over.",
     )
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def _json(path: Path) -> JsonObject | None:
     """A JSON object; None where there is no such file. Raises RunFolderError where it is damaged."""
     if not path.is_file():
         return None

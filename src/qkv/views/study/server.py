@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from qkv.errors import UserError
+from qkv.jsontypes import JsonObject
+from qkv.views.host import Host
 from qkv.views.live.asking import Desk
 from qkv.views.live.follow import Follower
-from qkv.views.payloads import Host, PlaySection
+from qkv.views.sections.training_in_page import PlaySection
 from qkv.views.study.section import read_study
 
 __all__ = ["StudyPage", "StudyPulse", "study_pulse"]
@@ -44,7 +45,7 @@ class StudyPage(Follower[StudyPulse]):
     def spare(self) -> None:
         """Nothing is computed here."""
 
-    def payload(self) -> Any:
+    def payload(self) -> object:
         """The section, as it is now."""
         return read_study(self.folder, Host(kind="page"))
 
@@ -52,6 +53,6 @@ class StudyPage(Follower[StudyPulse]):
         """A study has no one run to go on from."""
         return None
 
-    def sections(self, names: Iterable[str]) -> dict[str, Any]:
+    def sections(self, names: Iterable[str]) -> JsonObject:
         """A study has one section, which comes whole as its payload."""
         raise UserError("the page of a study has one section, which is its payload")

@@ -1,0 +1,105 @@
+"""The one reader of a run folder for whoever shows a run: each file is checked, and read once.
+
+`StoredRun` gives what the folder says of the run (configuration, manifest, tokenizer), and leaves empty what is not
+there; answers, reports and pages are given one and share what it has read. It may be kept for as long as the folder
+stays what it is: of a run that still trains, make another one later. Telemetry is opened by whoever needs it, since it
+has to be closed.
+
+`stored` reads the weights, one matrix at a time, at the steps that were kept. Snapshots are the checkpoints of the run
+and its final weights, `model.safetensors`; of a run that is not finished the newest checkpoint is the last. Nothing is
+interpolated: a step without a snapshot is an error that names the nearest ones.
+"""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from qkv.config import load_toml
+from qkv.errors import AddressError, QkvError, RunFolderError, unknown
+from qkv.folder.run_folder import RunFolder
+from qkv.folder.verified import check_file
+from qkv.jsontypes import JsonObject
+from qkv.tasks import Task, find_task
+from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from qkv.training.tensorfile import open_weights
+
+__all__ = ["StoredRun", "stored"]
+
+
+class StoredRun:
+    """What a run folder says of its run; every part is None, or empty, where it is missing."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.folder = RunFolder(Path(path))
+
+    @classmethod
+    def of(cls, run: "str | Path | StoredRun") -> "StoredRun":
+        """The reader of a folder: the one that is given, or a new one."""
+        return run if isinstance(run, StoredRun) else cls(run)
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.folder.path
+
+    @cached_property
+    def settings(self) -> JsonObject:
+        """The tables of config.toml; empty where there is none. Raises DamagedFileError where it was altered."""
+        if not self.folder.config.is_file():
+            return {}
+        check_file(self.folder.config)
+        return load_toml(self.folder.config)
+
+    @cached_property
+    def manifest(self) -> JsonObject:
+        """manifest.json; empty where there is none that can be trusted."""
+        try:
+            return self.folder.read_manifest()
+        except RunFolderError:
+            return {}
+
+    @property
+    def summary(self) -> JsonObject:
+        """What a finished run says of itself in its manifest; empty before."""
+        return dict(self.manifest.get("summary") or {})
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The run's tokenizer as its file has it, for names of tokens; None where it cannot be read."""
+        try:
+            return load_tokenizer(self.folder.tokenizer) if self.folder.tokenizer.is_file() else None
+        except QkvError:
+            return None
+
+    @property
+    def task(self) -> Task:
+        """What it was trained to do."""
+        return find_task(self.settings.get("task", "causal"))
+
+
+def stored(folder: str | Path, address: str, step: int | None = None) -> np.ndarray:
+    """A matrix as stored ([in, out]; W_E [d_vocab, d_model]) at a step, or the last one.
+
+    Raises AddressError for a matrix that is not there, RunFolderError for a step that was not kept or a damaged file.
+    """
+    path = _path(Path(folder), step)
+    with open_weights(path) as file:
+        if address not in file.keys():  # noqa: SIM118 - not a dictionary
+            raise AddressError(unknown("matrix", address, file.keys()))
+        return file.get_tensor(address)
+
+
+def _path(folder: Path, step: int | None) -> Path:
+    paths = RunFolder(folder).weights()
+    if step is None:
+        final = RunFolder(folder).model
+        if final.is_file():
+            return final
+        if not paths:
+            raise RunFolderError(f"{folder} holds no weights yet; wait for its first checkpoint")
+        return paths[max(paths)]
+    if step not in paths:
+        near = ", ".join(map(str, sorted(sorted(paths, key=lambda s: abs(s - step))[:4]))) or "none"
+        raise RunFolderError(f"{folder} has no snapshot of step {step}; nearest: {near}")
+    return paths[step]

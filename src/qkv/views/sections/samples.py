@@ -1,0 +1,37 @@
+"""What the model wrote, step by step of its training."""
+
+import dataclasses
+
+from qkv.inspection.answers.loss import NOTHING, followed
+from qkv.telemetry import RUN_ARM, Telemetry
+
+__all__ = ["SampleNote", "samples"]
+
+LONGEST_SAMPLE = 600
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleNote:
+    """What the model wrote at a step."""
+
+    step: int
+    prompt: str
+    text: str
+    continues: bool = True
+    """Whether `text` goes on after `prompt`; else it stands by itself: the prompt with its gaps filled, a label."""
+    given: str = ""
+    """What a prompt that is not continued is called."""
+
+
+def samples(telemetry: Telemetry, *, continues: bool, given: str = "the text") -> tuple[SampleNote, ...]:
+    """What the model wrote, in order of step, for the prompt that was used most; long ones are cut with an ellipsis."""
+    return tuple(
+        SampleNote(step=s.step, prompt=s.prompt, text=_cut(s.text), continues=continues, given=given)
+        for s in followed(telemetry.samples(RUN_ARM))
+    )
+
+
+def _cut(text: str) -> str:
+    if not text.strip():
+        return f"({NOTHING})"
+    return text if len(text) <= LONGEST_SAMPLE else text[:LONGEST_SAMPLE] + " …"

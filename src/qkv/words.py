@@ -1,0 +1,152 @@
+"""The one writer of words: numbers, percentages, counts with their noun, lists, sizes and times, as people read them.
+
+What a person reads (answers, reports, verdicts, tables, progress, messages) is written by these functions, so that a
+rule of spelling is changed in one place. JSON holds numbers whole and does not come here. Any module may use this one,
+which imports `math` alone.
+"""
+
+import math
+from collections.abc import Sequence
+
+__all__ = [
+    "COUNTED",
+    "amount",
+    "clock",
+    "decimals",
+    "duration",
+    "figure",
+    "listed",
+    "many",
+    "megabytes",
+    "number",
+    "percent",
+    "plural",
+    "short",
+    "some",
+]
+
+EN_DASH, EM_DASH = "\u2013", "\u2014"
+
+COUNTED = ("steps",)
+"""Units that come in whole numbers, and are told in whole numbers (`static/study.js` too)."""
+
+
+# numbers
+
+
+def number(value: float | None) -> str:
+    """In a sentence: three significant digits; a dash where undefined."""
+    if value is None or not math.isfinite(value):
+        return EN_DASH
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+
+
+def figure(value: float | None) -> str:
+    """In a table of the terminal: at most four significant digits; an em dash for what is undefined."""
+    if value is None or math.isnan(value):
+        return EM_DASH
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e5:
+        digits = max(0, 3 - math.floor(math.log10(abs(value))))
+        return f"{value:.{min(digits, 4)}f}"
+    return f"{value:.2e}"
+
+
+def decimals(
+    value: float | None,
+    places: int = 3,
+    *,
+    signed: bool = False,
+    least: float = 0.0,
+    undefined: str = EM_DASH,
+    infinite: str = "",
+) -> str:
+    """`0.250`, `+0.250`: so many decimals, but `2.5e-04` where it is closer to zero than `least`.
+
+    None and NaN are `undefined`; infinity is `infinite` where that is given.
+    """
+    if value is None or math.isnan(value):
+        return undefined
+    if infinite and math.isinf(value):
+        return infinite
+    sign = "+" if signed else ""
+    return f"{value:{sign}.{places}f}" if value == 0 or abs(value) >= least else f"{value:{sign}.1e}"
+
+
+def amount(value: float | None, signed: bool = True, unit: str = "") -> str:
+    """An effect: three decimals (none of a `COUNTED` unit), or as many as show two digits; with its sign."""
+    if value is None:
+        return "?"
+    if math.isinf(value):
+        return "beyond any number"
+    digits, least = (0, 1) if unit in COUNTED else (3, 0.01)
+    if value != 0 and abs(value) < least:
+        digits = min(6, 1 - math.floor(math.log10(abs(value))))
+    return decimals(value, digits, signed=signed)
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, of two significant digits where it is below ten; 100 is a whole alone, to rounding."""
+    if abs(share) < 0.0995:
+        return f"{100 * share:.2g} %"
+    places = 0
+    while abs(round(100 * share, places)) == 100 and abs(abs(share) - 1) > 1e-6:
+        places += 1
+    return f"{100 * share:,.{places}f} %"
+
+
+def short(value: float) -> str:
+    """`1.2M`, `34k`, `910`."""
+    return f"{value / 1e6:.1f}M" if value >= 1e6 else f"{value / 1e3:.0f}k" if value >= 1e4 else f"{value:.0f}"
+
+
+# counts and lists
+
+
+def plural(n: float, noun: str, several: str = "") -> str:
+    """`row` of one, `rows` of any other number."""
+    return noun if n == 1 else several or noun + "s"
+
+
+def many(n: int, noun: str, several: str = "") -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{n:,} {plural(n, noun, several)}"
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *others, end = words
+    return f"{', '.join(others)} {last} {end}" if others else end
+
+
+def some(words: Sequence[str], most: int = 12) -> str:
+    """`a, b, c`, or the first `most` of them and dots."""
+    return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
+
+
+# sizes and times
+
+
+def megabytes(n_bytes: float) -> str:
+    """`1.5 MB`, of a million bytes each."""
+    return f"{n_bytes / 1e6:.1f} MB"
+
+
+def clock(seconds: float) -> str:
+    """`42 s`, `3 min 05 s`, `2 h 07 min`: time that is left, on a line that is written again and again."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, hours = whole // 60, whole // 3600
+    return f"{minutes} min {whole % 60:02d} s" if not hours else f"{hours} h {whole % 3600 // 60:02d} min"
+
+
+def duration(seconds: float) -> str:
+    """`42 seconds`, `3.5 minutes`, `2.1 days`: an estimate in a sentence."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
