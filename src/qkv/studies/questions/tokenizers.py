@@ -314,13 +314,10 @@ QUESTION = Question(
         " between tokenizers, which is why published perplexities of different vocabularies say little; figures of"
         " vocabulary sweeps are known to us from notes only, so none is printed."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above="At equal compute characters make a better model of the same bytes than word pieces (BPE).",
         below="At equal compute word pieces (BPE) make a better model of the same bytes than characters.",
-        slightly=(
-            "At equal compute word pieces (BPE) and characters make almost equally good models of the same bytes."
-        ),
-        equivalent="At equal compute word pieces (BPE) and characters make equally good models of the same bytes.",
+        same=("At equal compute word pieces (BPE) and characters make {almost }equally good models of the same bytes."),
         unresolved=(
             "Whether word pieces (BPE) or characters make the better model at equal compute, this run cannot tell."
         ),
