@@ -11,7 +11,7 @@ Pairs go into the comparison in fours, one of each cell, whose counts are nearly
 occur together have about the same PPMI, and those that share contexts, or do not, about the same second-order
 similarity. How well that went stands beside the effects (`log count`, `PPMI`, `second order`). A choice is no
 intervention: what else goes with occurring together in a text goes with it here. Likeness is that of
-`studies.probes_pairs`, and like it of this parametrisation; contextual vectors are left out, for most of such
+`studies.probes.pairs`, and like it of this parametrisation; contextual vectors are left out, for most of such
 words stand too rarely in what is held out. The null is the model at its start.
 """
 

@@ -6,7 +6,7 @@ letters alone that stand behind a space. Each gets a vector from the pieces that
     W_E    the mean of the rows of its pieces, those of white space left out: what the table knows of it
     mean   the mean over its occurrences of the vector at its last piece after the last layer, where all of it was read
 
-Cosines are handed on as in `studies.probes_relatedness`, which compares them; they are of this parametrisation of each
+Cosines are handed on as in `studies.probes.relatedness`, which compares them; they are of this parametrisation of each
 model, their agreement between two models of neither. Two words that share a piece share a row, so tables of few pieces
 agree by spelling alone: what a model at its start agrees is the null.
 """

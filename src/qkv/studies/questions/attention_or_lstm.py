@@ -10,7 +10,7 @@ little text; and, in full, associative recall, which is looking back and nothing
 
 As contextual encoders the two are held beside each other on words, in full only (--quick has no room for two more arms
 that are tuned): how alike one word's vectors in different contexts are, beyond those of different words, and how alike
-the vectors of a window are to their mean, beyond windows dealt out anew (`studies.probes_contextual`, after Ethayarajh
+the vectors of a window are to their mean, beyond windows dealt out anew (`studies.probes.contextual`, after Ethayarajh
 2019). Both are after the last layer, an LSTM's output h and the sum that a block of attention leaves behind; both are
 cosines, so they are of this parametrisation and tell nothing that a change of basis would keep. Their null is the same
 model at its start. Nothing is said of a model that learned no more than frequencies.

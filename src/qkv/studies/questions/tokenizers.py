@@ -16,7 +16,7 @@ vocabulary and the model of what it loses, which are counted on the whole traini
 
 Is a word's relatedness still there under subwords? Of models that read as much text, each with a twin on another seed,
 it is asked which of the same common words are alike: by rows of W_E, where a word is the mean of the rows of its
-pieces, and by contextual vectors at its last piece (`studies.probes_words`). What matters is how far a tokenizer's
+pieces, and by contextual vectors at its last piece (`studies.probes.words`). What matters is how far a tokenizer's
 answer agrees with that of words, in rank correlation over pairs, beside the most that noise between seeds lets it be,
 and beside what the same tokenizer agrees at its start: words that share pieces share rows, whatever was learned. That
 is of the words and of no coordinates. It is left out where a model learned no more than frequencies or two seeds share
