@@ -6,8 +6,8 @@ import pytest
 from qkv.studies.engine.design import Text
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.synthetic.modular import Modular
 from qkv.studies.synthetic.streams import corpus
+from qkv.studies.synthetic.tasks import Modular
 
 TEXT = Text(stream="modular", settings=(("modulus", 31),))
 

@@ -12,7 +12,7 @@ from qkv.studies.engine.design import Arm, Scale, Text, Trial
 from qkv.studies.engine.training import run_trial
 from qkv.studies.probes.onsets import Onsets, crossing, look_steps, predictions, stages
 from qkv.studies.synthetic import streams
-from qkv.studies.synthetic.repeat import Repeat
+from qkv.studies.synthetic.tasks import Repeat
 from qkv.tasks import find_task
 
 CHAIN = Text(

@@ -226,7 +226,7 @@ def test_rows_never_met_do_not_move_and_others_do(small_text):
 
 def test_recall_batches_ask_for_what_was_told():
     from qkv.models.layout import Sizes
-    from qkv.studies.synthetic.recall import Recall
+    from qkv.studies.synthetic.tasks import Recall
 
     text = Text(stream="recall", settings=(("keys", 12), ("values", 6)))
     made, task = streams.corpus(text, "", 0, None), Recall(keys=12, values=6)

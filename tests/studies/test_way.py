@@ -13,7 +13,7 @@ def test_the_way_of_a_training_ends_where_it_ends_and_half_of_it_is_told_by_its_
     from qkv.inspection.what_moved import what_moved
     from qkv.models.matrices import Catalogue
     from qkv.studies.probes.registry import PROBES
-    from qkv.studies.probes.trajectory import PERIODS, Way
+    from qkv.studies.probes.watchers import PERIODS, Way
 
     started, way = finish(steps=40), Way()
     parts = started.parts

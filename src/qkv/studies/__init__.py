@@ -1,14 +1,12 @@
 """Questions answered by experiment: a design, paired replicates with tuning inside each, and a verdict with an
 interval.
 
-design, tuning      what will be trained, hashed before it is; which training comes next
-streams, tables     the user's text, or made tokens whose truth is known; tables made from counts
-training, probes    one training to one row; what is measured on the trained model
-workers, cluster    where they are made: here, in several processes, on the machines of a Ray cluster
-runner              many small trainings, killed at any moment without loss
-statistics, power   exact and t intervals, equivalence, the rule of the verdict; what that rule would find
-comparison, families, verdicts    all that is said of one effect; of several asked at once; of a design
-questions/          one module per study
+engine/       what will be trained, hashed before it is, which training comes next, and where trainings are made
+synthetic/    the user's text, or made tokens whose truth is known
+probes/       what is measured on a trained model
+verdict/      intervals, equivalence, the rule of the verdict; all that is said of effects, in figures and in words
+vocabulary    the words that a question is put in: arms, and contrasts by what they compare
+questions/    one module per study
 """
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text

@@ -1,6 +1,7 @@
 """What a question of `studies/questions/` is: words, a design for a text and a budget, and the claim it ends in."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +80,12 @@ class Plain:
     equivalent: str
     unresolved: str
     """Open, or left out for want of a model that learned what it is about."""
+
+    @classmethod
+    def of(cls, *, above: str, below: str, same: str, unresolved: str) -> "Plain":
+        """One whose `slightly` says in some more words, in braces in `same`, what `equivalent` says without them."""
+        slightly, equivalent = re.sub(r"[{}]", "", same), re.sub(r"{.*?}", "", same)
+        return cls(above=above, below=below, slightly=slightly, equivalent=equivalent, unresolved=unresolved)
 
 
 def by_verdict(

@@ -13,9 +13,7 @@ from qkv.presets import find
 from qkv.recipe import Parts, RunConfig, assemble
 from qkv.studies.engine.design import Trial
 from qkv.studies.engine.initial_tables import TABLES
-from qkv.studies.synthetic.modular import Modular
-from qkv.studies.synthetic.recall import Recall
-from qkv.studies.synthetic.repeat import Repeat
+from qkv.studies.synthetic.tasks import Modular, Recall, Repeat
 from qkv.tasks import find_task
 from qkv.tasks.causal import Causal
 from qkv.training.config import TrainingConfig

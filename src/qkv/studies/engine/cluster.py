@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qkv import errors
 from qkv.errors import ConfigError, Interrupted, MissingExtra, RunError
 from qkv.installing import install
 from qkv.jsontypes import JsonObject
 from qkv.studies.engine.tuning import Job
+from qkv.studies.engine.worker import row_of
 
 __all__ = ["Cluster", "is_cluster"]
 
@@ -91,10 +91,7 @@ class Cluster:
                 f"a training was lost on the cluster, {_TRIES_AGAIN + 1} times: {type(error).__name__}; every training"
                 " that finished is kept, and the same command goes on from there"
             ) from None
-        if "error" in answer:
-            kind = getattr(errors, answer["error"], RunError)
-            raise kind(answer["message"])
-        return job, answer
+        return job, row_of(answer)
 
     def close(self) -> None:
         """Give up what is running, and leave; a cluster that was started here ends. Once more does nothing."""
@@ -106,12 +103,6 @@ class Cluster:
         self._running = {}
         self._ray.shutdown()
         self._quiet.__exit__(None, None, None)
-
-    def __enter__(self) -> "Cluster":
-        return self
-
-    def __exit__(self, *about: object) -> None:
-        self.close()
 
 
 def made_there(trial: str, cache: str, wanted: str) -> str:

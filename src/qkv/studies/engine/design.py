@@ -56,7 +56,7 @@ class Text:
     """Tokens to train on: the user's text cut by a tokenizer, or a stream made by a rule."""
 
     stream: str = "text"
-    """Name in `studies.streams.STREAMS`."""
+    """Name in `studies.synthetic.streams.STREAMS`."""
     tokenizer: str = "char"
     """Of a text: char, bpe, word, ...; a made stream brings its own."""
     vocab: int = 0
@@ -141,7 +141,7 @@ class Arm:
     labels: str = "real"
     """`random` trains on tokens from random places of the text: their frequencies can be learned, nothing else."""
     tables: tuple[tuple[str, str], ...] = ()
-    """(address, table): start values made from the text, by a name in `studies.tables.TABLES`."""
+    """(address, table): start values made from the text, by a name in `studies.engine.initial_tables.TABLES`."""
     probes: tuple[str, ...] = ()
     """What is measured on the trained model: names in `studies.probes.PROBES`."""
     before: Pairs = ()

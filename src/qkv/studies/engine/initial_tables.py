@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.data.corpus import Corpus
 from qkv.errors import ConfigError
 
-__all__ = ["TABLES", "offsets_of", "pair_counts", "ppmi"]
+__all__ = ["TABLES", "information_of", "offsets_of", "pair_counts", "ppmi"]
 
 _WINDOW = 2
 _MOST_ROWS = 8192
@@ -61,6 +61,11 @@ def ppmi(ids: np.ndarray, d_vocab: int, offsets: np.ndarray | None = None) -> np
     with np.errstate(divide="ignore", invalid="ignore"):
         information = np.log(counts * total / np.outer(single, single))
     return np.where(counts > 0, np.maximum(information, 0.0), 0.0)
+
+
+def information_of(corpus: Any) -> np.ndarray:
+    """`ppmi` of the training part of a corpus, its documents apart."""
+    return ppmi(corpus.train.ids, corpus.tokenizer.d_vocab, offsets_of(corpus))
 
 
 def _count_vectors(corpus: Corpus, before: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ the first training, every training is appended to the log when it ends, and the 
 missing, so a study may be killed at any moment and is never worse off than one training.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -111,7 +112,7 @@ def run_study(
             folder.adopt(design, keys)
             told.say(f"The design stands in {folder.path}.")
             baselines = baselines_of(design, lambda text: ask.corpus(text, design.scale.val_tokens))
-            with make(_expected(design)) as pool:
+            with contextlib.closing(make(_expected(design))) as pool:
                 _train(design, source, folder, pool, started + 60 * budget - expected.slowest, told)
             return _conclude(question, design, ask, folder, budget, baselines)
 

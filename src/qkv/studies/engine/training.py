@@ -27,10 +27,9 @@ from qkv.studies.engine.design import Arm, Scale, Trial
 from qkv.studies.engine.nested import inner_study
 from qkv.studies.engine.reparametrized import MappedRows
 from qkv.studies.engine.training_log import Finished, Trained
-from qkv.studies.probes.loss_ledger import Ledger
 from qkv.studies.probes.onsets import Onsets
 from qkv.studies.probes.registry import OF_THE_LOSS, PROBES
-from qkv.studies.probes.trajectory import Way
+from qkv.studies.probes.watchers import Ledger, Way
 from qkv.studies.synthetic import streams
 from qkv.tasks import validation_loss
 from qkv.training.record import Constraint, EvaluationRecord, Observer, StepRecord

@@ -1,15 +1,21 @@
 """What a trainer hands back and what a probe is handed: two records between the parts of a study."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from qkv.errors import SourceError
 from qkv.recipe import Parts
 from qkv.studies.engine.design import Trial
+from qkv.tasks.batch import Batch
 from qkv.training.record import Observer
 
 __all__ = ["Finished", "Trained"]
+
+_BATCH_TOKENS = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,3 +54,17 @@ class Finished:
     def corpus(self) -> Any:
         """What it was trained on."""
         return self.parts.corpus
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The table of embeddings, W_E: [d_vocab, d_model]."""
+        return self.parts.catalogue.view("W_E").detach().numpy()
+
+    def val_batches(self) -> Iterator[Batch]:
+        """The validation part in batches of about two thousand tokens."""
+        sizes = self.model.config.sizes
+        return self.parts.task.val_batches(self.corpus, sizes, max(1, _BATCH_TOKENS // sizes.n_ctx))
+
+    def too_small(self, lacking: str) -> SourceError:
+        """The error for a text that holds too little of what a probe asks for: what there is, and what is expected."""
+        return SourceError(f"{self.corpus.name!r} is too small for this study: {lacking}. Give a longer text")

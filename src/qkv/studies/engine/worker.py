@@ -7,15 +7,15 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
+from qkv import errors
 from qkv.errors import QkvError
 from qkv.jsontypes import JsonObject
 from qkv.studies.engine.design import Trial
 from qkv.studies.engine.training import run_trial
 
-__all__ = ["answer", "serve"]
+__all__ = ["answer", "row_of", "serve"]
 
 
 def answer(trial: str, cache: Path | None) -> JsonObject:
@@ -26,10 +26,12 @@ def answer(trial: str, cache: Path | None) -> JsonObject:
         return {"error": type(error).__name__, "message": str(error)}
 
 
-def _work(cache: Path | None, write: Callable[[str], object]) -> None:
-    """Answer every trial on stdin."""
-    for line in sys.stdin:
-        write(json.dumps(answer(line, cache)) + "\n")
+def row_of(answer: JsonObject) -> JsonObject:
+    """The row that was answered. Raises the error of ours that was."""
+    if "error" in answer:
+        kind = getattr(errors, answer["error"], errors.RunError)
+        raise kind(answer["message"])
+    return answer
 
 
 def serve() -> None:
@@ -37,4 +39,6 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us decides
     out = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # whatever prints goes to stderr
-    _work(Path(sys.argv[1]) if sys.argv[1] else None, out.write)
+    cache = Path(sys.argv[1]) if sys.argv[1] else None
+    for line in sys.stdin:
+        out.write(json.dumps(answer(line, cache)) + "\n")

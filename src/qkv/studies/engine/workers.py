@@ -14,13 +14,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 
-from qkv import errors
 from qkv.errors import Interrupted, RunError
 from qkv.jsontypes import JsonObject
 from qkv.studies.engine.cluster import Cluster, is_cluster
 from qkv.studies.engine.tuning import Job
+from qkv.studies.engine.worker import row_of
 
 __all__ = ["Here", "Pool", "Workers", "make_workers", "places"]
 
@@ -50,12 +49,6 @@ class Here:
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def __enter__(self) -> "Here":
-        return self
-
-    def __exit__(self, *about: object) -> None:
-        self.close()
 
 
 class Pool:
@@ -106,11 +99,9 @@ class Pool:
         if not line:
             raise self._lost(process)
         found = json.loads(line)
-        if "error" in found:
-            kind = getattr(errors, found["error"], RunError)
-            raise kind(found["message"])
+        row = row_of(found)
         self._free.append(process)
-        return job, found
+        return job, row
 
     def _lost(self, process: subprocess.Popen) -> RunError:
         status = process.wait()
@@ -132,14 +123,6 @@ class Pool:
                     except BrokenPipeError:
                         pass
 
-    def __enter__(self) -> "Pool":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 Workers = Here | Pool
 
@@ -158,5 +141,5 @@ def places(on: str, size: int, cache: Path | None) -> Iterator[tuple[int, Callab
     if not is_cluster(on):
         yield size, lambda most: make_workers(min(size, most), cache)
         return
-    with Cluster(on, cache) as cluster:
+    with contextlib.closing(Cluster(on, cache)) as cluster:
         yield cluster.size, lambda most: cluster

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.errors import SourceError
 from qkv.instruments.attention_stats import STATISTICS
 from qkv.instruments.gradients import Instead
 from qkv.instruments.measures import subspace_angle, symmetric_share
@@ -31,7 +30,6 @@ _WINDOWS = 32
 _ABLATED_WINDOWS = 64
 """Windows of the validation part that heads are ranked on; models without some are scored on as many behind them."""
 _AT_A_TIME = 8
-_BATCH_TOKENS = 2048
 _PAIRS = (("W_Q", "W_K"), ("W_Q", "W_V"), ("W_K", "W_V"))
 
 
@@ -90,7 +88,7 @@ _SCORES: Mapping[str, Change] = {
 
 def _loss_of(finished: Finished, change: Change) -> float:
     """Validation loss, q and k of every attention replaced; both are linear in x, so any mixture is a bilinear form."""
-    model, task = finished.model, finished.parts.task
+    model = finished.model
     attention, x = {block.name: block.attention for block in model.blocks}, {}
 
     def hook(name: str, tensor: Tensor) -> Tensor:
@@ -103,8 +101,7 @@ def _loss_of(finished: Finished, change: Change) -> float:
             return change(tensor, attention[layer].queries(x[layer]), False)
         return tensor
 
-    size = max(1, _BATCH_TOKENS // model.config.sizes.n_ctx)
-    return _scored(Instead(model, hook=hook), task, task.val_batches(finished.corpus, model.config.sizes, size))
+    return _scored(Instead(model, hook=hook), finished.parts.task, finished.val_batches())
 
 
 def _scored(model: Any, task: Any, batches: Iterator[Batch] | Sequence[Batch]) -> float:
@@ -177,9 +174,9 @@ def ranked_and_scored(finished: Finished) -> tuple[list[Batch], list[Batch]]:
     batches = finished.parts.task.val_batches(finished.corpus, finished.model.config.sizes, _AT_A_TIME)
     found = list(islice(batches, 2 * _ABLATED_WINDOWS // _AT_A_TIME))
     if len(found) < 2:
-        raise SourceError(
-            f"{finished.corpus.name!r} is too small for this study: its validation text has at most {_AT_A_TIME}"
-            " windows; expected more, some to choose heads on and others to score them on. Give a longer text"
+        raise finished.too_small(
+            f"its validation text has at most {_AT_A_TIME} windows; expected more, some to choose heads on and others"
+            " to score them on"
         )
     return found[: len(found) // 2], found[len(found) // 2 :]
 

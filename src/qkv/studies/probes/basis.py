@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.studies.engine.initial_tables import offsets_of, ppmi
+from qkv.studies.engine.initial_tables import information_of
 from qkv.studies.engine.training_log import Finished
 from qkv.studies.probes.analogies import FEWEST_WORDS, GROUPS, grouped
-from qkv.studies.probes.likeness import agreement, pair_cosines
+from qkv.studies.probes.likeness import agreement, all_cosines, pair_cosines
 
 __all__ = ["change_of_basis", "rightly", "triplets"]
 
@@ -79,10 +79,9 @@ def triplets(finished: Finished) -> dict[str, float]:
         return found
     groups, ids = np.array([group for group, _ in asked]), [i for _, i in asked]
     heads = [_head(finished, head) for head in range(finished.trial.scale.n_heads)]
-    counts = ppmi(corpus.train.ids, corpus.tokenizer.d_vocab, offsets_of(corpus))
     spaces = {
         "x": [finished.parts.catalogue.view("W_E").detach()],
-        "counts": [torch.from_numpy(counts)],
+        "counts": [torch.from_numpy(information_of(corpus))],
         "q": [head.q for head in heads],
         "k": [head.k for head in heads],
         "v": [head.v for head in heads],
@@ -96,10 +95,7 @@ def triplets(finished: Finished) -> dict[str, float]:
 
 def rightly(rows: np.ndarray, groups: np.ndarray) -> float:
     """The share of triplets (a, b, c), a and b of one group and c of another, with a more like b than c; ties half."""
-    n = len(rows)
-    cosines = np.zeros((n, n))
-    cosines[np.triu_indices(n, 1)] = pair_cosines(rows)
-    cosines += cosines.T
+    n, cosines = len(rows), all_cosines(rows)
     right = asked = 0.0
     for a in range(n):
         same = groups == groups[a]

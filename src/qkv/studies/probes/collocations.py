@@ -11,7 +11,7 @@ Pairs go into the comparison in fours, one of each cell, whose counts are nearly
 occur together have about the same PPMI, and those that share contexts, or do not, about the same second-order
 similarity. How well that went stands beside the effects (`log count`, `PPMI`, `second order`). A choice is no
 intervention: what else goes with occurring together in a text goes with it here. Likeness is that of
-`studies.probes_pairs`, and like it of this parametrisation; contextual vectors are left out, for most of such
+`studies.probes.pairs`, and like it of this parametrisation; contextual vectors are left out, for most of such
 words stand too rarely in what is held out. The null is the model at its start.
 """
 
@@ -24,7 +24,7 @@ import torch
 
 from qkv.data.corpus import Corpus
 from qkv.instruments.tokens import count_tokens
-from qkv.studies.engine.initial_tables import offsets_of, pair_counts, ppmi
+from qkv.studies.engine.initial_tables import information_of, offsets_of, pair_counts
 from qkv.studies.engine.training_log import Finished
 from qkv.studies.probes.pairs import effects, likenesses, of_pairs
 from qkv.studies.synthetic.streams import CELLS, PairCell
@@ -83,8 +83,7 @@ def chosen(corpus: Corpus) -> Fours:
     counts, special = count_tokens(ids, tokenizer.d_vocab), set(tokenizer.special.values())
     words = [i for i in np.argsort(-counts, kind="stable") if counts[i] >= _FEWEST and int(i) not in special]
     words = np.array([int(i) for i in words if tokenizer.token(int(i)).isalpha()][:_MOST_WORDS], dtype=np.int64)
-    offsets, among = offsets_of(corpus), np.ix_(words, words)
-    information = ppmi(ids, tokenizer.d_vocab, offsets)
+    information, among = information_of(corpus), np.ix_(words, words)
     logs = np.log(counts[words])
     known = {
         "log count": logs[:, None] + logs[None],
@@ -92,7 +91,7 @@ def chosen(corpus: Corpus) -> Fours:
         "second order": second_order(information, words),
     }
     a, b = np.triu_indices(len(words), 1)
-    often = pair_counts(ids, tokenizer.d_vocab, offsets)[among][a, b]
+    often = pair_counts(ids, tokenizer.d_vocab, offsets_of(corpus))[among][a, b]
     picked = _matched(known["PPMI"][a, b], known["second order"][a, b], often, logs[a], logs[b])
     pairs = {
         cell: np.stack([words[a[places]], words[b[places]]], axis=1) if places else np.zeros((0, 2), dtype=np.int64)

@@ -14,11 +14,11 @@ from qkv.errors import SourceError
 from qkv.folder.run_folder import sha256_of
 from qkv.inspection.representation import dealt, explained, in_groups, random_pairs, self_similarity
 from qkv.inspection.word_tests import answered
-from qkv.studies.engine.initial_tables import offsets_of, ppmi
+from qkv.studies.engine.initial_tables import information_of
 from qkv.studies.engine.training_log import Finished
 from qkv.studies.probes.analogies import FEWEST_WORDS, N_QUESTIONS, SECTIONS, grouped
 from qkv.studies.probes.basis import rightly
-from qkv.studies.probes.likeness import agreement, common_ids, first_components, means, pair_cosines
+from qkv.studies.probes.likeness import agreement, all_cosines, common_ids, first_components, means, pair_cosines
 from qkv.studies.probes.occurrences import Occurrences, occurrences
 from qkv.studies.synthetic.streams import given
 
@@ -45,13 +45,10 @@ def contextual(finished: Finished) -> dict[str, float]:
     seen = occurrences(finished, MOST_TOKENS)
     words = common_ids(seen.ids, _FEWEST, _MOST_WORDS)
     if len(words) <= _NEIGHBOURS:
-        raise SourceError(
-            f"{finished.corpus.name!r} is too small for this study: {len(words)} words stand {_FEWEST} times or more in"
-            f" its validation text; expected more than {_NEIGHBOURS}. Give a longer text"
+        raise finished.too_small(
+            f"{len(words)} words stand {_FEWEST} times or more in its validation text; expected more than {_NEIGHBOURS}"
         )
-    table = finished.parts.catalogue.view("W_E").detach().numpy()[words]
-    corpus = finished.corpus
-    information = ppmi(corpus.train.ids, corpus.tokenizer.d_vocab, offsets_of(corpus))[words]
+    table, information = finished.rows[words], information_of(finished.corpus)[words]
     rows, counts = pair_cosines(table), pair_cosines(information, centred=False)
     found = {"W_E ~ counts": agreement(rows, counts)}
     for i in range(seen.n_layers):
@@ -93,10 +90,7 @@ def _same_neighbours(some: np.ndarray, others: np.ndarray) -> float:
 
 def _nearest(rows: np.ndarray) -> np.ndarray:
     """The nearest other rows by centred cosine, int64 [n, _NEIGHBOURS]."""
-    n = len(rows)
-    cosines = np.zeros((n, n))
-    cosines[np.triu_indices(n, 1)] = pair_cosines(rows)
-    cosines += cosines.T
+    cosines = all_cosines(rows)
     np.fill_diagonal(cosines, -np.inf)
     return np.argsort(-cosines, axis=1, kind="stable")[:, :_NEIGHBOURS]
 
@@ -113,9 +107,9 @@ def analogies(finished: Finished) -> dict[str, float]:
     ids = common_ids(seen.ids, 1, tokenizer.d_vocab)
     words = tuple(tokenizer.token(int(i)) for i in ids)
     tables = {
-        "W_E": finished.parts.catalogue.view("W_E").detach().numpy()[ids],
+        "W_E": finished.rows[ids],
         "mean": means(seen, seen.n_layers - 1, ids),
-        "counts": ppmi(finished.corpus.train.ids, tokenizer.d_vocab, offsets_of(finished.corpus))[ids],
+        "counts": information_of(finished.corpus)[ids],
     }
     found: dict[str, float] = {}
     for name, rows in tables.items():

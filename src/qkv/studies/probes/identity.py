@@ -8,7 +8,6 @@ without looking is that of labels dealt out anew, and what attention mixes befor
 
 import numpy as np
 
-from qkv.errors import SourceError
 from qkv.inspection.discriminant import FEWEST, common_labels, dealt_parts, told
 from qkv.studies.engine.training_log import Finished
 from qkv.studies.probes.occurrences import Occurrences, occurrences
@@ -27,9 +26,8 @@ def identity(finished: Finished) -> dict[str, float]:
     2020, arXiv 1908.04211, without a map between); among as many rows as d_vocab.
     """
     seen = occurrences(finished, _MOST_TOKENS)
-    found = _told(finished, seen, "")
-    table = finished.parts.catalogue.view("W_E").detach().numpy()
-    return found | {f"nearest {i}": _nearest(vectors, seen.ids, table) for i, vectors in enumerate(seen.vectors)}
+    near = {f"nearest {i}": _nearest(vectors, seen.ids, finished.rows) for i, vectors in enumerate(seen.vectors)}
+    return _told(finished, seen, "") | near
 
 
 def hidden_identity(finished: Finished) -> dict[str, float]:
@@ -41,9 +39,9 @@ def _told(finished: Finished, seen: Occurrences, prefix: str) -> dict[str, float
     parts = dealt_parts(seen.windows)
     classes = common_labels(seen.ids, parts)
     if not len(classes):
-        raise SourceError(
-            f"{finished.corpus.name!r} is too small for this study: fewer than two tokens stand {FEWEST} times in every"
-            " part of its validation text, so no probe can be fitted. Give a longer text"
+        raise finished.too_small(
+            f"fewer than two tokens stand {FEWEST} times in every part of its validation text, so no probe can be"
+            " fitted"
         )
     found: dict[str, float] = {f"{prefix}classes": float(len(classes))}
     for i, vectors in enumerate(seen.vectors):

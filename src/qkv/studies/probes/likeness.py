@@ -11,7 +11,7 @@ import numpy as np
 from qkv.inspection.token_rows import rank_correlation
 from qkv.studies.probes.occurrences import Occurrences
 
-__all__ = ["agreement", "common_ids", "first_components", "means", "pair_cosines"]
+__all__ = ["agreement", "all_cosines", "common_ids", "first_components", "means", "pair_cosines"]
 
 
 def common_ids(ids: np.ndarray, fewest: int, most: int) -> np.ndarray:
@@ -27,6 +27,13 @@ def pair_cosines(rows: np.ndarray, *, centred: bool = True) -> np.ndarray:
     values = values - values.mean(0) if centred else values
     unit = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-300)
     return (unit @ unit.T)[np.triu_indices(len(unit), 1)]
+
+
+def all_cosines(rows: np.ndarray) -> np.ndarray:
+    """Centred cosine of every row with every other, 0 with itself: float64 [n, n]."""
+    cosines = np.zeros((len(rows), len(rows)))
+    cosines[np.triu_indices(len(rows), 1)] = pair_cosines(rows)
+    return cosines + cosines.T
 
 
 def agreement(some: np.ndarray, others: np.ndarray) -> float:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from qkv.data.baseline.ngrams import ngram_losses
 from qkv.data.corpus import Corpus
-from qkv.studies.synthetic.repeat import Repeat
+from qkv.studies.synthetic.tasks import Repeat
 from qkv.training.record import Observer, RunContext, StepRecord
 
 __all__ = ["Onsets", "crossing", "look_steps", "predictions", "stages"]

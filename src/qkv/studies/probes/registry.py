@@ -26,14 +26,13 @@ from qkv.studies.probes.basis import change_of_basis, triplets
 from qkv.studies.probes.collocations import collocations
 from qkv.studies.probes.contextual import analogies, contextual, published
 from qkv.studies.probes.identity import hidden_identity, identity
-from qkv.studies.probes.loss_ledger import Ledger
 from qkv.studies.probes.onsets import crossing
 from qkv.studies.probes.pairs import common_word, pairs
 from qkv.studies.probes.positions import loss_by_position, order, position
 from qkv.studies.probes.relatedness import relatedness
-from qkv.studies.probes.trajectory import PERIODS, Way
+from qkv.studies.probes.watchers import PERIODS, Ledger, Way
 from qkv.studies.probes.words import word_relatedness
-from qkv.studies.synthetic.modular import Modular
+from qkv.studies.synthetic.tasks import Modular
 from qkv.tasks import validation_loss
 from qkv.tasks.batch import Batch
 from qkv.tasks.masked import Masked
@@ -144,12 +143,10 @@ BANDS = ("common", "middling", "rare")
 
 def _frequency(finished: Finished) -> dict[str, float]:
     """Loss on common, middling and rare target tokens, each a third of the validation targets by training count."""
-    task, model, corpus = finished.parts.task, finished.model, finished.corpus
+    corpus, nats, targets = finished.corpus, [], []
     counts = count_tokens(corpus.train.ids, corpus.tokenizer.d_vocab)
-    nats, targets = [], []
-    batch = max(1, _BATCH_TOKENS // model.config.sizes.n_ctx)
-    for part in task.val_batches(corpus, model.config.sizes, batch):
-        nats.append(task.score(model, part).nats.double().numpy())
+    for part in finished.val_batches():
+        nats.append(finished.parts.task.score(finished.model, part).nats.double().numpy())
         targets.append(part.targets.numpy())
     loss, frequency = np.concatenate(nats), counts[np.concatenate(targets)]
     order = np.argsort(-frequency, kind="stable")
@@ -252,14 +249,13 @@ def _learned(finished: Finished) -> dict[str, float]:
     0 for a model that learned the frequencies and nothing else. They are those of the training part, one added to each
     count; what is never asked, such as [UNK] of a masked model, is no answer.
     """
-    task, corpus, sizes = finished.parts.task, finished.corpus, finished.model.config.sizes
-    batches = task.val_batches(corpus, sizes, max(1, _BATCH_TOKENS // sizes.n_ctx))
-    asked = np.concatenate([batch.targets.numpy() for batch in batches])
+    corpus = finished.corpus
+    asked = np.concatenate([batch.targets.numpy() for batch in finished.val_batches()])
     if isinstance(corpus, Examples):
         counts = 1.0 + np.bincount(corpus.train.classes, minlength=len(corpus.classes))
     else:
         counts = 1.0 + count_tokens(corpus.train.ids, corpus.tokenizer.d_vocab)
-        if isinstance(task, Masked):
+        if isinstance(finished.parts.task, Masked):
             counts[list(corpus.tokenizer.special.values())] = 0.0
     return {"beyond frequencies": float(-np.log(counts[asked] / counts.sum()).mean()) - finished.loss}
 
@@ -281,11 +277,11 @@ def _answers(finished: Finished) -> dict[str, float]:
 
     `by heart` is there for tasks that know which answers they hold out.
     """
-    task, corpus, sizes = finished.parts.task, finished.corpus, finished.model.config.sizes
-    batch = max(1, _BATCH_TOKENS // sizes.n_ctx)
-    found = {"answers": _right(finished, task.val_batches(corpus, sizes, batch))}
+    task = finished.parts.task
+    found = {"answers": _right(finished, finished.val_batches())}
     if isinstance(task, Modular):
-        found["by heart"] = _right(finished, task.all_batches(corpus, batch, held_out=False))
+        batch = max(1, _BATCH_TOKENS // finished.model.config.sizes.n_ctx)
+        found["by heart"] = _right(finished, task.all_batches(finished.corpus, batch, held_out=False))
     return found
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from qkv.errors import SourceError
 from qkv.studies.engine.training_log import Finished
 from qkv.studies.probes.likeness import agreement, common_ids, means, pair_cosines
 from qkv.studies.probes.occurrences import occurrences
@@ -38,17 +37,14 @@ def relatedness(finished: Finished) -> dict[str, float]:
     seen, token = occurrences(finished, _MOST_TOKENS), finished.corpus.tokenizer.token
     ids = [i for i in common_ids(seen.ids, _FEWEST, len(seen.ids)) if token(int(i)).isalpha()][:_MOST_WORDS]
     if len(ids) < _FEWEST_WORDS:
-        raise SourceError(
-            f"{finished.corpus.name!r} is too small for this study: {len(ids)} words of letters stand {_FEWEST} times"
-            f" or more in its validation text; expected at least {_FEWEST_WORDS}. Give a longer text"
+        raise finished.too_small(
+            f"{len(ids)} words of letters stand {_FEWEST} times or more in its validation text; expected at least"
+            f" {_FEWEST_WORDS}"
         )
     ids.sort(key=lambda i: token(int(i)))
     words, rows = [token(int(i)) for i in ids], np.array(ids)
     catalogue = finished.parts.catalogue
-    spaces = {
-        "W_E": catalogue.view("W_E").detach().numpy()[rows],
-        "mean": means(seen, seen.n_layers - 1, rows),
-    }
+    spaces = {"W_E": finished.rows[rows], "mean": means(seen, seen.n_layers - 1, rows)}
     if "W_U" in catalogue.addresses:
         spaces["W_U"] = catalogue.view("W_U").detach().numpy().T[rows]
     arm = finished.trial.arm

@@ -6,7 +6,7 @@ letters alone that stand behind a space. Each gets a vector from the pieces that
     W_E    the mean of the rows of its pieces, those of white space left out: what the table knows of it
     mean   the mean over its occurrences of the vector at its last piece after the last layer, where all of it was read
 
-Cosines are handed on as in `studies.probes_relatedness`, which compares them; they are of this parametrisation of each
+Cosines are handed on as in `studies.probes.relatedness`, which compares them; they are of this parametrisation of each
 model, their agreement between two models of neither. Two words that share a piece share a row, so tables of few pieces
 agree by spelling alone: what a model at its start agrees is the null.
 """
@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from qkv.errors import SourceError
 from qkv.studies.engine.training_log import Finished
 from qkv.studies.probes.occurrences import Occurrences, occurrences
 from qkv.studies.probes.relatedness import AGAIN, UNTRAINED, written
@@ -37,12 +36,12 @@ def word_relatedness(finished: Finished) -> dict[str, float]:
     A word that the tokenizer does not know, or that stands less than four times in the validation text, is left out of
     the space that lacks it. Raises SourceError for a text that holds too few words.
     """
-    corpus, arm = finished.corpus, finished.trial.arm
-    words = common_words(corpus.text("train"))
+    arm = finished.trial.arm
+    words = common_words(finished.corpus.text("train"))
     if len(words) < _FEWEST_WORDS:
-        raise SourceError(
-            f"{corpus.name!r} is too small for this study: {len(words)} words of letters stand behind a space in its"
-            f" training text; expected at least {_FEWEST_WORDS}. Give a longer text"
+        raise finished.too_small(
+            f"{len(words)} words of letters stand behind a space in its training text; expected at least"
+            f" {_FEWEST_WORDS}"
         )
     name, found = arm.text + _ENDS.get(arm.trainer, ""), {"replicate": float(finished.trial.seed)}
     for space, vectors in (("W_E", _rows(finished, words)), ("mean", _means(finished, words))):
@@ -72,7 +71,7 @@ def pieces_of(word: str, tokenizer: Tokenizer) -> list[int]:
 
 def _rows(finished: Finished, words: Sequence[str]) -> dict[str, np.ndarray]:
     """Word -> the mean of the rows of its pieces."""
-    table = finished.parts.catalogue.view("W_E").detach().double().numpy()
+    table = finished.rows.astype(np.float64)
     pieces = {word: pieces_of(word, finished.corpus.tokenizer) for word in words}
     return {word: table[ids].mean(0) for word, ids in pieces.items() if ids}
 

@@ -10,7 +10,7 @@ little text; and, in full, associative recall, which is looking back and nothing
 
 As contextual encoders the two are held beside each other on words, in full only (--quick has no room for two more arms
 that are tuned): how alike one word's vectors in different contexts are, beyond those of different words, and how alike
-the vectors of a window are to their mean, beyond windows dealt out anew (`studies.probes_contextual`, after Ethayarajh
+the vectors of a window are to their mean, beyond windows dealt out anew (`studies.probes.contextual`, after Ethayarajh
 2019). Both are after the last layer, an LSTM's output h and the sum that a block of attention leaves behind; both are
 cosines, so they are of this parametrisation and tell nothing that a change of basis would keep. Their null is the same
 model at its start. Nothing is said of a model that learned no more than frequencies.
@@ -281,7 +281,7 @@ QUESTION = Question(
         " in the upper layers of a model of LSTMs, and not in one of attention that predicts the next word (Ethayarajh"
         " 2019, arXiv 1909.00512)."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above=(
             "With as many parameters and a learning rate of its own each, attention does better than an LSTM at this"
             " size."
@@ -290,25 +290,20 @@ QUESTION = Question(
             "With as many parameters and a learning rate of its own each, an LSTM does better than attention at this"
             " size."
         ),
-        slightly=(
-            "With as many parameters and a learning rate of its own each, attention and an LSTM do almost equally well"
-            " at this size."
-        ),
-        equivalent=(
-            "With as many parameters and a learning rate of its own each, attention and an LSTM do equally well at"
-            " this size."
+        same=(
+            "With as many parameters and a learning rate of its own each, attention and an LSTM do {almost }equally"
+            " well at this size."
         ),
         unresolved="Whether attention or an LSTM of as many parameters does better, this run cannot tell.",
     ),
     also={
-        "words LSTM - words attention": Plain(
+        "words LSTM - words attention": Plain.of(
             above="On words, and not characters, the LSTM is {effect} nats a token worse.",
             below="On words, too, the LSTM is {effect} nats a token better.",
-            slightly="On words, and not characters, they are almost equals.",
-            equivalent="On words, and not characters, they are equals.",
+            same="On words, and not characters, they are {almost }equals.",
             unresolved="Which is better on words, and not characters, this run cannot tell.",
         ),
-        "recall answers": Plain(
+        "recall answers": Plain.of(
             above=(
                 "Where an answer has to be fetched from an earlier place of the window, attention gets {effect}"
                 " more of 100 right than the LSTM."
@@ -317,8 +312,7 @@ QUESTION = Question(
                 "Where an answer has to be fetched from an earlier place of the window, the LSTM gets {effect} more"
                 " of 100 right than attention."
             ),
-            slightly="Where an answer has to be fetched from an earlier place, they are almost as good.",
-            equivalent="Where an answer has to be fetched from an earlier place, they are as good.",
+            same="Where an answer has to be fetched from an earlier place, they are {almost }as good.",
             unresolved="Which of them fetches more from earlier places of the window, this run cannot tell.",
         ),
     },

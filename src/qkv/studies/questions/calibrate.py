@@ -128,7 +128,7 @@ QUESTION = Question(
         "Nothing that these rates are held against: what is true of each little study is known beforehand, and the"
         " rates promised are those of the intervals themselves."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above=(
             "Not quite, where it was tried: little studies of eight replicates found an effect where there is none more"
             " often than the promised 5 times in 100."
@@ -137,13 +137,9 @@ QUESTION = Question(
             "Yes, where it was tried: little studies of eight replicates found an effect where there is none more"
             " rarely than the promised 5 times in 100."
         ),
-        slightly=(
-            "Yes, where it was tried: little studies of eight replicates found an effect where there is none almost"
-            " exactly as seldom as promised, 5 times in 100."
-        ),
-        equivalent=(
-            "Yes, where it was tried: little studies of eight replicates found an effect where there is none as seldom"
-            " as promised, 5 times in 100."
+        same=(
+            "Yes, where it was tried: little studies of eight replicates found an effect where there is none {almost"
+            " exactly }as seldom as promised, 5 times in 100."
         ),
         unresolved="That cannot be told from so few little studies.",
     ),

@@ -6,7 +6,7 @@ told apart by design and not by regression. Likeness is measured on the rows of 
 circuits QK and OV and on contextual vectors. Controls: the untrained model, W = I, and a contrastive objective that
 makes neighbours alike on purpose.
 
-On the user's own text the 2 x 2 is one of chosen pairs (`studies.probes_collocations`): together by PPMI, shared by
+On the user's own text the 2 x 2 is one of chosen pairs (`studies.probes.collocations`): together by PPMI, shared by
 second-order similarity, matched in frequency, with the same controls; how well they are matched stands beside. That is
 of pairs as a text has them and no intervention; and of this parametrisation, of e.u, QK and OV too, since they leave
 the gains of norms out. It is left out where the model learned no more than frequencies, and not asked of a text with

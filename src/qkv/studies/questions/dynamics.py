@@ -281,21 +281,19 @@ _ALSO = {
         unresolved="When it begins with nothing held, this run cannot tell.",
     ),
     **dict(map(_put_off, ("QK", "VO"))),
-    "nearest to unigrams -> nearest to bigrams": Plain(
+    "nearest to unigrams -> nearest to bigrams": Plain.of(
         above=(
             "On text predictions are nearest to those of counting single tokens first, and {effect} steps later to"
             " those of counting pairs."
         ),
         below="On text predictions are nearest to those of counting pairs before those of counting single tokens.",
-        slightly="On text predictions are nearest to those of single tokens and of pairs at almost the same step.",
-        equivalent="On text predictions are nearest to those of single tokens and of pairs at the same step.",
+        same=("On text predictions are nearest to those of single tokens and of pairs at {almost }the same step."),
         unresolved="Whether a model is like counting single tokens before it is like pairs, this run cannot tell.",
     ),
-    "nearest to bigrams -> nearest to trigrams": Plain(
+    "nearest to bigrams -> nearest to trigrams": Plain.of(
         above="From there they come nearer to those of counting threes for {effect} steps at the least.",
         below="They are nearest to those of counting threes before those of counting pairs.",
-        slightly="They are nearest to those of counting threes at almost the same step as to those of pairs.",
-        equivalent="They are nearest to those of counting threes at the same step as to those of pairs.",
+        same="They are nearest to those of counting threes at {almost }the same step as to those of pairs.",
         unresolved="Whether they come nearer to those of counting threes after that, this run cannot tell.",
     ),
 }

@@ -344,16 +344,13 @@ QUESTION = Question(
         " short proof in docs/answers). That narrower models pay more was asked when four replicates of the kept run"
         " had been seen."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above=(
             "They need not be, but it helps, where the output matrix W_U is a trained one of its own: over random input"
             " vectors that never change a model still learns, and ends {effect} nats a token worse."
         ),
         below="They need not be: over random input vectors that never change the model did even better here.",
-        slightly=(
-            "They need not be: over random input vectors that never change the model does almost exactly as well."
-        ),
-        equivalent="They need not be: over random input vectors that never change the model does as well.",
+        same=("They need not be: over random input vectors that never change the model does {almost exactly }as well."),
         unresolved=(
             "A model learns over random input vectors that never change; whether it ends worse, this run cannot tell."
         ),

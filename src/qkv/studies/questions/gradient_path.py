@@ -347,7 +347,7 @@ QUESTION = Question(
             equivalent="Through k of the first layer comes nothing that matters.",
             unresolved="How much comes through k of the first layer, this run cannot tell.",
         ),
-        "half way QK - VO (trained)": Plain(
+        "half way QK - VO (trained)": Plain.of(
             above=(
                 "In this recipe, under AdamW, W_Q and W_K are half-way to where they end {effect} steps after W_V"
                 " and W_O."
@@ -356,8 +356,7 @@ QUESTION = Question(
                 "In this recipe, under AdamW, W_Q and W_K are half-way to where they end {effect} steps before W_V"
                 " and W_O."
             ),
-            slightly="Under AdamW W_Q and W_K are half-way to where they end almost when W_V and W_O are.",
-            equivalent="Under AdamW W_Q and W_K are half-way to where they end when W_V and W_O are.",
+            same="Under AdamW W_Q and W_K are half-way to where they end {almost }when W_V and W_O are.",
             unresolved="Which matrices are sooner half-way to where they end, this run cannot tell.",
         ),
     },

@@ -210,11 +210,10 @@ QUESTION = Question(
         " abstract). Heads narrower than a sequence is long are a bottleneck of rank (Bhojanapalli et al. 2020,"
         " arXiv 2002.07028, abstract). No paper was found that trains without the division, the rate tuned for it."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above="Several heads do better than one, at this size.",
         below="One head as wide as the model does better than several, at this size.",
-        slightly="One head as wide as the model does almost exactly as well as several, at this size.",
-        equivalent="One head as wide as the model does as well as several, at this size.",
+        same="One head as wide as the model does {almost exactly }as well as several, at this size.",
         unresolved="Whether several heads do better than one, this run cannot tell.",
     ),
     also={

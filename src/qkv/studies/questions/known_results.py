@@ -240,11 +240,10 @@ QUESTION = Question(
             equivalent="W_V = W_O = I costs as much without skip connections as with them, not less.",
             unresolved="Whether W_V = W_O = I is cheaper without skip connections cannot be told.",
         ),
-        "frozen W_Q and W_K still recall": Plain(
+        "frozen W_Q and W_K still recall": Plain.of(
             above="As published, with W_Q and W_K frozen a model recalls over nine tenths of what it else would.",
             below="With W_Q and W_K frozen a model recalls less than nine tenths of what it else would.",
-            slightly="With W_Q and W_K frozen a model recalls almost exactly nine tenths of what it else would.",
-            equivalent="With W_Q and W_K frozen a model recalls nine tenths of what it else would.",
+            same="With W_Q and W_K frozen a model recalls {almost exactly }nine tenths of what it else would.",
             unresolved="Whether a model with frozen W_Q and W_K still recalls cannot be told.",
         ),
     },

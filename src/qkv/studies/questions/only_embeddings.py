@@ -162,27 +162,25 @@ QUESTION = Question(
         " seeds had shown to be learned: with numbers below 31 `known-results` had found models that know the sums of"
         " training by heart and hardly any other."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above=(
             "In part: a model whose body stays random learns through its tables (W_E, W_pos and W_U) and norms alone,"
             " and ends {effect} nats a token worse."
         ),
         below="Yes: a model whose body stays random, only its tables and norms trained, does even better here.",
-        slightly=(
-            "Yes: a model whose body stays random, only its tables and norms trained, does almost exactly as well."
+        same=(
+            "Yes: a model whose body stays random, only its tables and norms trained, does {almost exactly }as well."
         ),
-        equivalent="Yes: a model whose body stays random, only its tables and norms trained, does as well.",
         unresolved=(
             "What is lost where a model's body stays random and only its tables and norms are trained, this run"
             " cannot tell."
         ),
     ),
     also={
-        "W_E - everything": Plain(
+        "W_E - everything": Plain.of(
             above="With W_E alone trained it ends {effect} nats a token worse.",
             below="With W_E alone trained it does even better than with everything trained.",
-            slightly="With W_E alone trained it does almost exactly as well as with everything trained.",
-            equivalent="With W_E alone trained it does as well as with everything trained.",
+            same="With W_E alone trained it does {almost exactly }as well as with everything trained.",
             unresolved="What is lost with W_E alone trained, this run cannot tell.",
         ),
     },

@@ -202,11 +202,10 @@ QUESTION = Question(
         " quick run had been seen in which learned ones did; a new quick run has its seeds again, so a full run is the"
         " test of it."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above="A causal model does worse without positions than with rotary ones.",
         below="A causal model does better here without positions than with rotary ones.",
-        slightly="A causal model does almost exactly as well without positions as with rotary ones.",
-        equivalent="A causal model does as well without positions as with rotary ones.",
+        same="A causal model does {almost exactly }as well without positions as with rotary ones.",
         unresolved="Whether a causal model needs positions, this run cannot tell.",
     ),
     also={
@@ -220,11 +219,10 @@ QUESTION = Question(
             equivalent="It makes nothing of order: with the other tokens of its window shuffled it is as good.",
             unresolved="Whether it makes anything of order even so, this run cannot tell.",
         ),
-        "masked - causal": Plain(
+        "masked - causal": Plain.of(
             above="One that sees both sides misses them more, by {effect} nats a token.",
             below="One that sees both sides misses them less, by {effect} nats a token.",
-            slightly="One that sees both sides misses them almost exactly as much.",
-            equivalent="One that sees both sides misses them as much.",
+            same="One that sees both sides misses them {almost exactly }as much.",
             unresolved="Whether one that sees both sides misses them more, this run cannot tell.",
         ),
     },

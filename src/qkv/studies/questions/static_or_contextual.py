@@ -366,7 +366,7 @@ QUESTION = Question(
         " random pairs of rows share is one common shift (Bis et al. 2021). That the scores fix W_Q W_K^T only, and no"
         " cosine among queries, is exact algebra."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above=(
             "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many: what"
             " different words share taken off, they are more alike at the top of a causal model than at the bottom."
@@ -375,14 +375,10 @@ QUESTION = Question(
             "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many: what"
             " different words share taken off, they are less alike at the top of a causal model than at the bottom."
         ),
-        slightly=(
+        same=(
             "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many: what"
-            " different words share taken off, they are almost exactly as alike at the top of a causal model as at the"
-            " bottom."
-        ),
-        equivalent=(
-            "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many: what"
-            " different words share taken off, they are as alike at the top of a causal model as at the bottom."
+            " different words share taken off, they are {almost exactly }as alike at the top of a causal model as at"
+            " the bottom."
         ),
         unresolved=(
             "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many; whether"
@@ -410,7 +406,7 @@ QUESTION = Question(
                 " run cannot tell."
             ),
         ),
-        f"{_KIND}: {_OTHER} - q (causal)": Plain(
+        f"{_KIND}: {_OTHER} - q (causal)": Plain.of(
             above=(
                 "Queries written in another basis, where every score stays what it is, have {effect} of a hundred"
                 " such triplets more right."
@@ -419,8 +415,7 @@ QUESTION = Question(
                 "Queries written in another basis, where every score stays what it is, have {effect} of a hundred"
                 " such triplets fewer right: what is alike in q is no matter of what a model does."
             ),
-            slightly="Queries written in another basis have almost exactly as many such triplets right.",
-            equivalent="Queries written in another basis have as many such triplets right.",
+            same="Queries written in another basis have {almost exactly }as many such triplets right.",
             unresolved="Whether queries in another basis have fewer such triplets right, this run cannot tell.",
         ),
     },

@@ -113,7 +113,7 @@ QUESTION = Question(
         " seed. A ladder of all of them with a tuned rate for each arm and intervals over seeds has not been found"
         " published, at a million parameters or at ten; at ten the one here takes over the rates of the small arms."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above=(
             "A model trained by Muon is better after as many updates than one trained by AdamW, each at its own best"
             " rate."
@@ -122,11 +122,10 @@ QUESTION = Question(
             "A model trained by AdamW is better after as many updates than one trained by Muon, each at its own best"
             " rate."
         ),
-        slightly=(
-            "Models trained by Muon and by AdamW are almost exactly as good after as many updates, each at its own"
+        same=(
+            "Models trained by Muon and by AdamW are {almost exactly }as good after as many updates, each at its own"
             " best rate."
         ),
-        equivalent="Models trained by Muon and by AdamW are as good after as many updates, each at its own best rate.",
         unresolved="Whether Muon makes a better model than AdamW after as many updates, this run cannot tell.",
     ),
     also={

@@ -168,29 +168,26 @@ QUESTION = Question(
         " (Kayyam 2026, arXiv 2606.04032, abstract). No paper was found that sets the cost of sharing beside what"
         " exchanging trained W_Q and W_K costs, on the same models."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above="Three matrices serve the three roles better than one in all of them.",
         below="One matrix in all three roles does better here than three.",
-        slightly="One matrix in all three roles does almost exactly as well as three.",
-        equivalent="One matrix in all three roles does as well as three.",
+        same="One matrix in all three roles does {almost exactly }as well as three.",
         unresolved="Whether one matrix can serve in all three roles, this run cannot tell.",
     ),
     also={
-        "Q = K = V - narrow": Plain(
+        "Q = K = V - narrow": Plain.of(
             above="Nor is that for its fewer parameters: three narrow ones with as few are {effect} nats better.",
             below="That is for its fewer parameters: three narrow ones with as few are {effect} nats worse.",
-            slightly="Against three narrow ones with as few parameters it does almost exactly as well.",
-            equivalent="Against three narrow ones with as few parameters it does as well.",
+            same="Against three narrow ones with as few parameters it does {almost exactly }as well.",
             unresolved="Whether that is for its fewer parameters, this run cannot tell.",
         ),
-        "exchanged": Plain(
+        "exchanged": Plain.of(
             above=(
                 "The roles of a finished model are its own: with W_Q and W_K in each other's place it is {effect}"
                 " nats worse."
             ),
             below="With W_Q and W_K in each other's place a finished model is {effect} nats better.",
-            slightly="With W_Q and W_K in each other's place a finished model is almost exactly as good.",
-            equivalent="With W_Q and W_K in each other's place a finished model is as good.",
+            same="With W_Q and W_K in each other's place a finished model is {almost exactly }as good.",
             unresolved="Whether W_Q and W_K of a finished model can change places, this run cannot tell.",
         ),
     },

@@ -16,7 +16,7 @@ vocabulary and the model of what it loses, which are counted on the whole traini
 
 Is a word's relatedness still there under subwords? Of models that read as much text, each with a twin on another seed,
 it is asked which of the same common words are alike: by rows of W_E, where a word is the mean of the rows of its
-pieces, and by contextual vectors at its last piece (`studies.probes_words`). What matters is how far a tokenizer's
+pieces, and by contextual vectors at its last piece (`studies.probes.words`). What matters is how far a tokenizer's
 answer agrees with that of words, in rank correlation over pairs, beside the most that noise between seeds lets it be,
 and beside what the same tokenizer agrees at its start: words that share pieces share rows, whatever was learned. That
 is of the words and of no coordinates. It is left out where a model learned no more than frequencies or two seeds share
@@ -314,13 +314,10 @@ QUESTION = Question(
         " between tokenizers, which is why published perplexities of different vocabularies say little; figures of"
         " vocabulary sweeps are known to us from notes only, so none is printed."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above="At equal compute characters make a better model of the same bytes than word pieces (BPE).",
         below="At equal compute word pieces (BPE) make a better model of the same bytes than characters.",
-        slightly=(
-            "At equal compute word pieces (BPE) and characters make almost equally good models of the same bytes."
-        ),
-        equivalent="At equal compute word pieces (BPE) and characters make equally good models of the same bytes.",
+        same=("At equal compute word pieces (BPE) and characters make {almost }equally good models of the same bytes."),
         unresolved=(
             "Whether word pieces (BPE) or characters make the better model at equal compute, this run cannot tell."
         ),

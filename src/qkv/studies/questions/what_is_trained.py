@@ -176,7 +176,7 @@ _ALSO = {
         equivalent="By the ledger their own movement earned nothing that matters of the fall of the loss.",
         unresolved="How much of the fall of the loss their own movement earned, this run cannot tell.",
     ),
-    "W_E moved (adamw)": Plain(
+    "W_E moved (adamw)": Plain.of(
         above=(
             "They moved further than in equally long trainings on random labels, by {effect} times the norm of"
             " their start."
@@ -185,8 +185,7 @@ _ALSO = {
             "They moved less far than in equally long trainings on random labels, by {effect} times the norm of"
             " their start."
         ),
-        slightly="They moved almost exactly as far as in equally long trainings on random labels.",
-        equivalent="They moved as far as in equally long trainings on random labels.",
+        same="They moved {almost exactly }as far as in equally long trainings on random labels.",
         unresolved=(
             "Whether they moved further than in equally long trainings on random labels, this run cannot tell."
         ),

@@ -9,7 +9,7 @@ scores survives a change of basis inside a head, one of q or k does not.
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.probes.trajectory import PERIODS
+from qkv.studies.probes.watchers import PERIODS
 from qkv.studies.question import Accounts, Ask, Claim, Plain, Question, make_design
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.vocabulary import FULL, IN_DEMO, QUICK, arm, level
@@ -103,11 +103,10 @@ _ALSO = {
         equivalent="What needs both to have changed is nothing that matters.",
         unresolved="How much of it needs both to have changed, this run cannot tell.",
     ),
-    "L0.q: encodings - matrix (sgd)": Plain(
+    "L0.q: encodings - matrix (sgd)": Plain.of(
         above="Under SGD the vectors that come in make more of it than W_Q does.",
         below="Under SGD W_Q makes more of it than the vectors that come in do.",
-        slightly="Under SGD the two make almost exactly the same of it.",
-        equivalent="Under SGD the two make the same of it.",
+        same="Under SGD the two make {almost exactly }the same of it.",
         unresolved="Which of the two makes more of it under SGD, this run cannot tell.",
     ),
     "L0.scores: both together (adamw)": Plain(
@@ -129,7 +128,7 @@ QUESTION = Question(
         "The split is exact algebra; no published shares have been found. A share of q is a property of this"
         " parametrisation: a change of basis inside a head that alters no score alters it."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above=(
             "In this recipe, under AdamW, queries of the first layer change more by the new vectors that come in, with"
             " the initial W_Q, than by the new W_Q with the initial vectors."
@@ -138,12 +137,9 @@ QUESTION = Question(
             "In this recipe, under AdamW, queries of the first layer change more by the new W_Q, with the initial"
             " vectors, than by the new vectors that come in, with the initial W_Q."
         ),
-        slightly=(
-            "Under AdamW queries of the first layer change almost exactly as much by W_Q alone as by the vectors that"
+        same=(
+            "Under AdamW queries of the first layer change {almost exactly }as much by W_Q alone as by the vectors that"
             " come in alone."
-        ),
-        equivalent=(
-            "Under AdamW queries of the first layer change as much by W_Q alone as by the vectors that come in alone."
         ),
         unresolved=(
             "Whether queries of the first layer change more by W_Q alone or by the vectors that come in alone, this run"

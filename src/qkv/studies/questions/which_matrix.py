@@ -273,31 +273,28 @@ QUESTION = Question(
         " cost of freezing a matrix beside the cost of setting it back, on the same models. The arms from Glorot's"
         " start were added after the others, when their losses on two of the seeds had been seen at one learning rate."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above="Frozen in pairs at a small random start, W_V and W_O are missed more than W_Q and W_K.",
         below="Frozen in pairs at a small random start, W_Q and W_K are missed more than W_V and W_O.",
-        slightly=(
-            "Frozen in pairs at a small random start, W_Q and W_K are missed almost exactly as much as W_V and W_O."
+        same=(
+            "Frozen in pairs at a small random start, W_Q and W_K are missed {almost exactly }as much as W_V and W_O."
         ),
-        equivalent="Frozen in pairs at a small random start, W_Q and W_K are missed as much as W_V and W_O.",
         unresolved="Which pair is missed more, W_Q with W_K or W_V with W_O, this run cannot tell.",
     ),
     also={
-        "VO - QK, earned": Plain(
+        "VO - QK, earned": Plain.of(
             above=(
                 "By what their movement earned in a model that trains all of them the order is the other: W_V and"
                 " W_O earned {effect} nats more."
             ),
             below="By what their movement earned the order is the same: W_Q and W_K earned {effect} nats more.",
-            slightly="By what their movement earned they are almost equals.",
-            equivalent="By what their movement earned they are equals.",
+            same="By what their movement earned they are {almost }equals.",
             unresolved="Which earned more in a model that trains all of them, this run cannot tell.",
         ),
-        "all identity - trained": Plain(
+        "all identity - trained": Plain.of(
             above="With W = I throughout, so that q = k = v = x, a model is {effect} nats a token worse.",
             below="With W = I throughout, so that q = k = v = x, a model is {effect} nats a token better.",
-            slightly="With W = I throughout a model is almost exactly as good.",
-            equivalent="With W = I throughout a model is as good.",
+            same="With W = I throughout a model is {almost exactly }as good.",
             unresolved="What W = I throughout costs, this run cannot tell.",
         ),
         **dict(_alone(letter) for letter in "QKV"),

@@ -193,31 +193,26 @@ QUESTION = Question(
         " freezes it beside the table of a text. The margin was lowered to what `frozen-embeddings` has, in this unit,"
         " when a first quick run and the cost of a frozen table in a full run of that study had been seen."
     ),
-    plain=Plain(
+    plain=Plain.of(
         above="Freezing what its tokens are made of costs a model of images more than one of words.",
         below="Freezing what its tokens are made of costs a model of images less than one of words.",
-        slightly=(
-            "Freezing what its tokens are made of costs a model of images almost exactly as much as one of words."
-        ),
-        equivalent="Freezing what its tokens are made of costs a model of images as much as one of words.",
+        same=("Freezing what its tokens are made of costs a model of images {almost exactly }as much as one of words."),
         unresolved=(
             "Whether freezing what its tokens are made of costs a model of images less than one of words, which was"
             " asked first, this run cannot tell."
         ),
     ),
     also={
-        "VO frozen: pixels - words": Plain(
+        "VO frozen: pixels - words": Plain.of(
             above="Freezing W_V and W_O costs a model of images more, by {effect} of what frequencies leave open.",
             below="Freezing W_V and W_O costs a model of images less, by {effect} of what frequencies leave open.",
-            slightly="Freezing W_V and W_O costs them almost exactly as much.",
-            equivalent="Freezing W_V and W_O costs them as much.",
+            same="Freezing W_V and W_O costs them {almost exactly }as much.",
             unresolved="Which of them misses W_V and W_O more, this run cannot tell.",
         ),
-        "identity: pixels - words": Plain(
+        "identity: pixels - words": Plain.of(
             above="W = I throughout costs a model of images more, by {effect} of it.",
             below="W = I throughout costs a model of images less, by {effect} of it.",
-            slightly="W = I throughout costs them almost exactly as much.",
-            equivalent="W = I throughout costs them as much.",
+            same="W = I throughout costs them {almost exactly }as much.",
             unresolved="Which of them loses more by W = I throughout, this run cannot tell.",
         ),
     },

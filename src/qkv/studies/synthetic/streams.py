@@ -317,33 +317,33 @@ def _uses(
     return np.stack([before, first, second, behind, stops], axis=1)
 
 
-# a table of keys and values that has to be read from the context
+# tasks made by a rule
+
+
+def _of_words(name: str, n: int, rule: str) -> Corpus:
+    """The vocabulary of a task whose batches are made by `studies.synthetic.tasks`: the first n made words."""
+    tokenizer = _tokenizer(n)
+    ids = np.resize(_ids(tokenizer, n), max(64, n))
+    return _made(name, rule, tokenizer, ids, ids)
 
 
 def _recall(text: Text, source: str, cache: Path | None) -> Corpus:
-    """The vocabulary of associative recall, keys first, then values; the batches are made by `studies.recall`."""
+    """The words of associative recall, keys first, then values."""
     s = dict(text.settings)
-    n = s["keys"] + s["values"]
-    tokenizer = _tokenizer(n)
-    ids = np.resize(_ids(tokenizer, n), max(64, n))
     rule = f"{s['keys']} keys, {s['values']} values, told once and asked for in another order"
-    return _made("recall", rule, tokenizer, ids, ids)
+    return _of_words("recall", s["keys"] + s["values"], rule)
 
 
 def _repeat(text: Text, source: str, cache: Path | None) -> Corpus:
-    """The letters of copying; the batches are made by `studies.repeat`."""
+    """The letters of copying."""
     n = dict(text.settings)["letters"]
-    tokenizer = _tokenizer(n)
-    ids = np.resize(_ids(tokenizer, n), max(64, n))
-    return _made("repeat", f"blocks of {n} letters, again and again", tokenizer, ids, ids)
+    return _of_words("repeat", n, f"blocks of {n} letters, again and again")
 
 
 def _modular(text: Text, source: str, cache: Path | None) -> Corpus:
-    """The numbers 0 to modulus - 1 as words; the batches are made by `studies.modular`."""
+    """The numbers 0 to modulus - 1 as words."""
     modulus = dict(text.settings)["modulus"]
-    tokenizer = _tokenizer(modulus)
-    ids = np.resize(_ids(tokenizer, modulus), max(64, modulus))
-    return _made("modular", f"addition modulo {modulus}, a tenth of all pairs held out", tokenizer, ids, ids)
+    return _of_words("modular", modulus, f"addition modulo {modulus}, a tenth of all pairs held out")
 
 
 # pictures

@@ -27,16 +27,16 @@ class Comparison:
 
     n: int
     effect: float | None
-    low: float | None
-    high: float | None
-    sd: float | None
-    p: float | None
-    """Of the test whose interval this is."""
-    p_equivalent: float | None
     verdict: str
-    detectable: float | None
+    low: float | None = None
+    high: float | None = None
+    sd: float | None = None
+    p: float | None = None
+    """Of the test whose interval this is."""
+    p_equivalent: float | None = None
+    detectable: float | None = None
     """The true effect that this many replicates of this spread find four times in five."""
-    needed: int | None
+    needed: int | None = None
     """Replicates that would find an effect as large as the margin four times in five."""
 
 
@@ -47,7 +47,7 @@ def compare(values: Sequence[float], margin: float) -> Comparison:
     """
     expected_margin(margin)
     if len(values) < 2:
-        return _told(len(values), float(values[0]) if values else None, "unresolved")
+        return Comparison(n=len(values), effect=float(values[0]) if values else None, verdict="unresolved")
     values = beyond_rounding(values, margin)
     low, high = interval(values)
     sd = float(np.std(values, ddof=1))
@@ -86,12 +86,8 @@ def compare_rate(values: Sequence[float], nominal: float, margin: float, tries: 
         effect=hits / n - nominal,
         low=low,
         high=high,
-        sd=None,
         p=_p_of_rate(hits, n, nominal) if 0 < nominal < 1 else None,
-        p_equivalent=None,
         verdict=verdict,
-        detectable=None,
-        needed=None,
     )
 
 
@@ -109,17 +105,9 @@ def constant(values: Sequence[float], margin: float) -> Comparison | None:
     expected_margin(margin)
     if not len(values) or max(values) - min(values) > NOTHING * margin:
         return None
-    return _told(len(values), float(np.mean(values)), "constant")
+    return Comparison(n=len(values), effect=float(np.mean(values)), verdict="constant")
 
 
 def left_out(values: Sequence[float]) -> Comparison:
     """The account of an effect that cannot be asked, for what it needs is not there; its values stay in the file."""
-    return _told(len(values), None, "left out")
-
-
-def _told(n: int, effect: float | None, verdict: str) -> Comparison:
-    """Of which nothing was tested."""
-    return Comparison(
-        n=n, effect=effect, low=None, high=None, sd=None, p=None, p_equivalent=None, verdict=verdict,
-        detectable=None, needed=None,
-    )  # fmt: skip
+    return Comparison(n=len(values), effect=None, verdict="left out")
