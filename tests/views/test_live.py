@@ -109,9 +109,10 @@ def test_shares_without_the_first_token_are_told_as_what_they_are(live):
     text = to_json(attention_text("abcd", [[pattern]], steps=[0], origin="", causal=False))
     told = """async ([text, query]) => {
       const [{ head }, { squareRoot }] = [await import("./static/head.js"), await import("./static/scale.js")];
+      const { together } = await import("./static/dom.js");
       const [el, state] = [document.createElement("div"), { layer: 0, head: 0, query, way: "reads", first: false }];
       document.body.append(el);
-      head(el, { text, at: 0, state, note: null, ask: null, scale: squareRoot(1) });
+      head(together(), el, { text, at: 0, state, note: null, ask: null, scale: squareRoot(1) });
       const said = [el.querySelector(".readout").textContent];
       el.querySelector(".raster").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
       return [...said, el.querySelector(".readout").textContent];

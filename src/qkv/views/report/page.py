@@ -5,12 +5,15 @@ outside script, style, font or image.
 """
 
 import html
+from typing import TYPE_CHECKING
 
 from qkv.views.report.bundle import LIBRARIES, bundle, libraries, script_safe, static_text
 from qkv.views.report.packed import carried, embed
-from qkv.views.report.page_sections import Report
 from qkv.views.report.playground import POLICY as PLAYGROUND_POLICY
 from qkv.views.report.playground import playground_template
+
+if TYPE_CHECKING:
+    from qkv.views.report.page_sections import Report
 
 __all__ = ["LIVE_POLICY", "live_page", "page_of", "render_page"]
 
@@ -78,7 +81,7 @@ def live_page(name: str) -> str:
     return _LIVE.format(title=html.escape(f"{name} · qkv"), libraries=scripts)
 
 
-def render_page(report: Report) -> str:
+def render_page(report: "Report") -> str:
     """The whole report as HTML text; with the playground in it where its run is small enough to go on in the page."""
     title = f"{report.run.name} · qkv"
     if report.play is None or report.play.weights is None:

@@ -5,10 +5,13 @@ in it, and a report carries it, without the libraries that the report has alread
 """
 
 import html
+from typing import TYPE_CHECKING
 
 from qkv.views.report.bundle import bundle, libraries, script_safe, static_text
 from qkv.views.report.packed import embed
-from qkv.views.sections.training_in_page import PlaySection
+
+if TYPE_CHECKING:
+    from qkv.views.sections.training_in_page import PlaySection
 
 __all__ = ["POLICY", "playground", "playground_template"]
 
@@ -47,7 +50,7 @@ _PAGE = """<!doctype html>
 """  # noqa: E501
 
 
-def playground(given: PlaySection | None = None) -> str:
+def playground(given: "PlaySection | None" = None) -> str:
     """The whole page as HTML text; with `given`, both arms go on from that run."""
     element = "" if given is None else f'<script type="application/json" id="qkv-given">{embed(given)}</script>'
     return _filled(libraries(), element)
