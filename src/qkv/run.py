@@ -164,7 +164,7 @@ class Run:
 
     def snapshots(self) -> dict[int, Path]:
         """Step -> file of weights, for every step whose weights were kept, oldest first."""
-        return RunFolder(self.path).weights()
+        return self.folder.weights()
 
     @property
     def has_start(self) -> bool:

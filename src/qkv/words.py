@@ -85,7 +85,7 @@ def amount(value: float | None, signed: bool = True, unit: str = "") -> str:
     digits, least = (0, 1) if unit in COUNTED else (3, 0.01)
     if value != 0 and abs(value) < least:
         digits = min(6, 1 - math.floor(math.log10(abs(value))))
-    return decimals(value, digits, signed=signed)
+    return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
 
 
 def percent(share: float) -> str:

@@ -92,7 +92,7 @@ def _bash(commands: dict[str, str], options: dict[str, list[Option]]) -> str:
         if free:
             values.append(f"    {_either(name, free)}) return ;;")
         values += [
-            f'    {_either(name, [option])}) words="{" ".join(option.words)}"; places={_flag(option.is_place)} ;;'
+            f'    {_either(name, [option])}) words="{" ".join(option.words)}"; places={"1" * option.is_place} ;;'
             for option in found
             if option.names and option.value and (option.words or option.is_place)
         ]
@@ -140,10 +140,6 @@ def _either(name: str, options: list[Option]) -> str:
     """A pattern of bash: the command, and one of the names of these options."""
     names = dict.fromkeys(f'"{name} {option_name}"' for option in options for option_name in option.names)
     return "|".join(names)
-
-
-def _flag(on: bool) -> str:
-    return "1" if on else ""
 
 
 def _zsh(commands: dict[str, str], options: dict[str, list[Option]]) -> str:

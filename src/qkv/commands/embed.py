@@ -120,7 +120,7 @@ def _print(rows: "list[tuple[str, np.ndarray]]") -> None:
     import numpy as np
 
     few = len(rows) <= 12
-    labels = [screen.shown(repr(label)[1:-1])[:40] for label, _ in rows]
+    labels = [screen.token(label)[:40] for label, _ in rows]
     vectors = np.stack([vector for _, vector in rows])
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
     cosines = unit @ unit.T

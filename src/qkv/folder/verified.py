@@ -105,7 +105,8 @@ def damage(folder: RunFolder) -> tuple[Damage, ...]:
             return (Damage("manifest.json", str(error)),)
     paths = [folder.path / name for name in names if name in FINAL_FILES]
     paths += [place / "model.safetensors" for place in list(folder.checkpoint_folders().values())[:1]]
-    found = [Damage("manifest.json", _foreign_name(folder, name)) for name in names if name not in FINAL_FILES]
+    foreign = "{} is damaged: it names {!r:.60}, which is no file of a run"
+    found = [Damage("manifest.json", foreign.format(folder.manifest, n)) for n in names if n not in FINAL_FILES]
     for path in paths:
         try:
             if why := _wrong(folder, path):
@@ -113,10 +114,6 @@ def damage(folder: RunFolder) -> tuple[Damage, ...]:
         except RunFolderError as error:  # what vouches for it is damaged
             found.append(Damage(str(path.relative_to(folder.path)), str(error)))
     return tuple(found)
-
-
-def _foreign_name(folder: RunFolder, name: str) -> str:
-    return f"{folder.manifest} is damaged: it names {name!r:.60}, which is no file of a run"
 
 
 def _wrong(run: RunFolder, path: Path) -> str:

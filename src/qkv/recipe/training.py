@@ -459,10 +459,12 @@ def _announcement(parts: Parts) -> str:
         f"{config.preset} {config.model.kind}: {n / 1e6:.2f} M parameters, {many(sizes.n_layers, 'layer')},"
         f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}, context {sizes.n_ctx}."
     )
+    machine = config.machine
+    together = f" of each of {machine.ranks} processes" if machine.ranks > 1 else ""
+    together += ", which share out weights and optimizer state" if machine.shard and together else ""
     how = (
         f"Up to {length}{target}, {many(training.batch_size, examples[:-1], examples)} a step,"
-        f" {config.machine.precision} on {many(config.machine.threads, 'thread')}{_of_each(config.machine.ranks)}"
-        f"{_shared_out(config.machine)}.{_without_native(config.machine)}"
+        f" {machine.precision} on {many(machine.threads, 'thread')}{together}.{_without_native(machine)}"
     )
     came, teaching = "", training.teaching
     if teaching.teachers:
@@ -503,19 +505,11 @@ def _let_go(config: RunConfig) -> str:
     )
 
 
-def _of_each(ranks: int) -> str:
-    return f" of each of {ranks} processes" if ranks > 1 else ""
-
-
 def _without_native(machine: Machine) -> str:
     why = "machine.native is false" if not machine.native and native.load("passes") else native.why_not("passes")
     if machine.device != "cpu" or machine.compile or not why or (not machine.native and is_slower_natively(machine)):
         return ""
     return f"\nPasses between products are torch's, which takes up to a third longer: {why}."
-
-
-def _shared_out(machine: Machine) -> str:
-    return ", which share out weights and optimizer state" if machine.shard and machine.ranks > 1 else ""
 
 
 def _write_data_facts(folder: RunFolder, corpus: Data) -> None:

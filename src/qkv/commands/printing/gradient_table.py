@@ -68,7 +68,7 @@ def print_path(path: "GradientPath", tokenizer: "Tokenizer") -> None:
 def row_address(i: int, tokenizer: "Tokenizer") -> str:
     """The address of a token's row: by its text where that means this token, else by its number, the text behind it."""
     text = tokenizer.token(i)
-    shown = screen.shown(repr(text)[1:-1])
+    shown = screen.token(text)
     means_it = tokenizer.readable.get(text) == i and shown == text
     return f"W_E[{shown}]" if means_it else f"W_E[{i}] '{shown}'"
 
@@ -79,7 +79,7 @@ def print_lens(layers: "Sequence[LensLayer]", tokenizer: "Tokenizer", tokens: Se
     A causal model is asked for the last token and does not read it.
     """
     n = len(layers[0].top)
-    last = screen.shown(repr(tokens[n - 1]))
+    last = screen.quoted(tokens[n - 1])
     print(
         "Logit lens: what the model would answer if it ended after each layer;"
         f" at {last}, token {n} of {len(tokens)}, likeliest first:"
@@ -87,7 +87,7 @@ def print_lens(layers: "Sequence[LensLayer]", tokenizer: "Tokenizer", tokens: Se
     rows = []
     for layer in layers:
         likeliest = zip(layer.top[-1].tolist(), layer.top_probability[-1].tolist(), strict=True)
-        words = [f"{screen.shown(repr(tokenizer.token(i))[1:-1])} {p:.2f}" for i, p in likeliest]
+        words = [f"{screen.token(tokenizer.token(i))} {p:.2f}" for i, p in likeliest]
         rows.append((layer.address, f"{layer.loss:.4f}", f"{layer.kl:.4f}", f"{layer.agreement:.2f}", *words))
     columns = ["after", "loss, nats", "KL from the last", "same first token", *[""] * len(layers[0].top[-1])]
     screen.print_table(columns, rows)
@@ -109,8 +109,8 @@ def direct_json(found: "Direct", tokenizer: "Tokenizer") -> JsonObject:
 
 def print_direct(found: "Direct", tokenizer: "Tokenizer", tokens: Sequence[str]) -> None:
     """What each head and MLP writes into the answer, a line for each layer."""
-    a, b = (screen.shown(repr(tokenizer.token(i))) for i in found.answers)
-    where = f"{screen.shown(repr(tokens[found.position]))}, token {found.position + 1} of {len(tokens)}"
+    a, b = (screen.quoted(tokenizer.token(i)) for i in found.answers)
+    where = f"{screen.quoted(tokens[found.position])}, token {found.position + 1} of {len(tokens)}"
     print(f"Who writes the answer, at {where}: {a} rather than {b} by {found.log_odds:+.3f} nats, of which in all:")
     heads = 0 if found.heads is None else found.heads.shape[1]
     blank = ["" for _ in range(heads)]

@@ -53,7 +53,7 @@ def print_outcome(run: "Run") -> None:
         f"\n{many(summary['steps'], 'step')}, {many(summary['tokens'], 'token')},"
         f" {summary['parameters']:,} parameters, {summary['train_seconds']:.0f} s of training; {stopped}."
     )
-    report = run.path / "report.html"
+    report = run.folder.report
     where = f", the report in {report} (a page for any browser)" if report.exists() else ""
     print(f"The run is in {run.path}{where}")
     print(f"\nNext:  {_next(run, samples, has_report=report.exists())}")
@@ -164,9 +164,7 @@ def _diverged(run: "Run") -> str:
 
 
 def _last_samples(run: "Run") -> "list[Sample]":
-    from qkv.telemetry import Telemetry
-
-    with Telemetry(run.path / "telemetry.sqlite") as telemetry:
+    with run.telemetry() as telemetry:
         samples = telemetry.samples()
     return [one for one in samples if one.step == samples[-1].step]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-__all__ = ["console", "print_json", "print_table", "shown", "sparkline"]
+__all__ = ["console", "print_json", "print_table", "quoted", "shown", "sparkline", "token"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -78,6 +78,16 @@ def shown(text: str) -> str:
         c if c.isprintable() or c in "\n\t\u200c\u200d" or (c.isspace() and ord(c) > 127) else repr(c)[1:-1]
         for c in text
     )
+
+
+def quoted(text: str) -> str:
+    """A token or an answer in quotes, as a terminal may print it: spaces at its ends are seen."""
+    return shown(repr(text))
+
+
+def token(text: str) -> str:
+    """The same without the quotes."""
+    return shown(repr(text)[1:-1])
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:

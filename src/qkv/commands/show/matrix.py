@@ -139,7 +139,7 @@ class RowShown:
     def _near(self, neighbour: Neighbour | None) -> tuple[str, str]:
         if neighbour is None:
             return "", ""
-        return screen.shown(repr(self.label(neighbour.id))), f"{neighbour.cosine:.3f}"
+        return screen.quoted(self.label(neighbour.id)), f"{neighbour.cosine:.3f}"
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class MovedShown:
     def _details(self, product: "ProductChange") -> None:
         for title, shares, labels in (
             ("by head", product.shares_by_head(), self._head_names(product)),
-            ("by token", product.shares_by_token(), [screen.shown(repr(token)[1:-1]) for token in self.tokens]),
+            ("by token", product.shares_by_token(), [screen.token(token) for token in self.tokens]),
         ):
             names = list(shares)
             print()

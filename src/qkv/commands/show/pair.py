@@ -69,7 +69,14 @@ class AlignmentShown:
         rows = []
         for word, shares in zip(self.target, mean, strict=True):
             first, second = np.argsort(-shares, kind="stable")[[0, min(1, len(shares) - 1)]]
-            rows.append((_shown(word), _shown(self.source[first]), f"{shares[first]:.2f}", _shown(self.source[second])))
+            rows.append(
+                (
+                    screen.token(word),
+                    screen.token(self.source[first]),
+                    f"{shares[first]:.2f}",
+                    screen.token(self.source[second]),
+                )
+            )
         screen.print_table(["predicted token", "looks most at", "share", "then at"], rows)
         print(f"\neven attention: {1 / len(self.source):.2f} on each of {len(self.source)} source tokens")
         print("Each map: one row per predicted token, one column per source token, bright = attended to.\n")
@@ -121,7 +128,3 @@ def _activation(
     keys = source if parsed.scope == "enc" or parsed.cross else target
     by_key = parsed.name in ("scores", "pattern")
     return ActivationShown(address, source if of_source else target, values, by_key, keys if by_key else None)
-
-
-def _shown(token: str) -> str:
-    return screen.shown(repr(token)[1:-1])

@@ -69,7 +69,7 @@ class PatchedShown:
     def print(self) -> None:
         """What is compared, then a table for each kind of activation."""
         found = self.patching
-        a, b = (screen.shown(repr(answer)) for answer in self.answers)
+        a, b = (screen.quoted(answer) for answer in self.answers)
         where = "" if found.position is None else f" at {self._label(found.position)}, token {found.position + 1}"
         print(f"Asked{where}: {a} or {b}? log p({a}) - log p({b}) is")
         reads, unit = self.of
@@ -115,7 +115,7 @@ class PatchedShown:
 
     def _label(self, position: int) -> str:
         """A token, and the other's where it differs."""
-        one, other = (screen.shown(repr(x[position])[1:-1]) for x in (self.patching.tokens, self.patching.others))
+        one, other = (screen.token(x[position]) for x in (self.patching.tokens, self.patching.others))
         return f"'{one}'" if one == other else f"'{one}' < '{other}'"
 
 

@@ -73,7 +73,7 @@ class HeadsShown:
 
     def print(self) -> None:
         """One small map per head, then the table of where each looks."""
-        print("Tokens: " + " ".join(screen.shown(repr(token)[1:-1]) for token in self.tokens))
+        print("Tokens: " + " ".join(screen.token(token) for token in self.tokens))
         if self.notes:
             self._print_heads()
         else:
@@ -129,8 +129,8 @@ class ActivationShown:
     def print(self) -> None:
         """A line of figures for each token, then the whole as a map."""
         print(f"{self.address}  [{', '.join(map(str, self.values.shape))}]\n")
-        labels = [screen.shown(repr(token)[1:-1]) for token in self.tokens]
-        keys = labels if self.keys is None else [screen.shown(repr(token)[1:-1]) for token in self.keys]
+        labels = [screen.token(token) for token in self.tokens]
+        keys = labels if self.keys is None else [screen.token(token) for token in self.keys]
         width = len(keys) if self.by_key else min(WIDEST, self.values.shape[1])
         columns = keys if self.by_key else [f"[{i}]" for i in range(width)]
         norms = [] if self.by_key else [[figure(float(n))] for n in np.linalg.norm(self.values, axis=1)]

@@ -68,7 +68,7 @@ class RowsTable:
             print(f"{len(never):,} rows are of tokens that {where}; of them {most} moved most: {furthest}")
 
     def _name(self, i: int) -> str:
-        return screen.shown(repr(self.label(i)))
+        return screen.quoted(self.label(i))
 
     def _row(self, i: int) -> list[str]:
         count = "" if self.counts is None else f"{self.counts[i]:,}"
