@@ -20,6 +20,7 @@ import tomllib
 import typing
 from collections.abc import Callable
 from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from qkv.commands import COMMANDS
 from qkv.commands.doctor import EXTRAS
 from qkv.installing import PUBLIC_ADDRESS
 from qkv.instruments.ledger import EARNED, EARNED_ROWS, ROW_GRADIENT
-from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES
+from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, MODULES
 from qkv.instruments.schedule import KINDS, LEVELS
 from qkv.models.addresses import ACTIVATIONS, CIRCUITS, GROUPS
 from qkv.models.parts import KINDS as MATRICES
@@ -143,7 +144,7 @@ def measures_page() -> str:
         "|---|---|---|---|",
     ]
     for kind in KINDS:
-        own = [m.name for m in MEASURES.values() if m.looks in (kind, kind.partition("_")[2])]
+        own = [name for name in MEASURES if _look(name) in (kind, kind.partition("_")[2])]
         taken = [*CIRCUIT, *own] if kind == "circuits" else own
         if kind == "matrix_spectra":  # angles are between the heads' spaces
             taken = ["participation_rank", *(name for name in own if name not in ANGLES)]
@@ -154,7 +155,7 @@ def measures_page() -> str:
         lines += ["", f"## {m.name}", "", m.meaning, ""]
         lines += [f"- formula: `{m.formula}`", f"- range: {m.range}", f"- source: {m.source}"]
         lines += [f"- a property of the {m.property_of}", f"- compare with: {m.null}", f"- informs: {m.decision}"]
-        lines += [f"- taken by the look at {m.looks.replace('_', ' ')}"]
+        lines += [f"- taken by the look at {_look(m.name)}"]
     for row in (EARNED, EARNED_ROWS, ROW_GRADIENT):
         lines += ["", f"## {row.name}", "", row.meaning, ""]
         lines += [f"- formula: `{row.formula}`", f"- range: {row.range}", f"- source: {row.source}"]
@@ -361,6 +362,17 @@ def _never_judged() -> str:
     stated = sum(bool(row["expected"]) for verdict in _results() for row in verdict["contrasts"])
     never = sum(len(verdict["unjudged"]) for verdict in _results())
     return f"Of {stated} expectations stated before training, {never} are not judged; each page lists its own."
+
+
+_LOOKS = {"movement": "matrices", "gradient": "matrices", "spectrum": "spectra", "directions": "spectra"}
+"""The look that takes the measures of a module of `instruments/measures`, where it has another name."""
+
+
+def _look(measure: str) -> str:
+    """Which look takes a measure."""
+    modules = (import_module(f"qkv.instruments.measures.{name}") for name in MODULES)
+    name = next(module.__name__.rpartition(".")[2] for module in modules if MEASURES[measure] in module.MEASURES)
+    return _LOOKS.get(name, name)
 
 
 _IN_SHORT = {

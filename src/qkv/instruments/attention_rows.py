@@ -59,7 +59,12 @@ class Rows:
     shift: Float64[Tensor, "batch n_heads query_pos"]
     """What centring takes off each score."""
 
-    def mass(self, queries: Tensor, seen: Tensor, lse: Tensor) -> Tensor:
+    def mass(
+        self,
+        queries: Float64[Tensor, "batch n_heads rows d_head"],
+        seen: Float64[Tensor, "batch n_heads #rows d_head"],
+        lse: Float64[Tensor, "batch n_heads rows"],
+    ) -> Float64[Tensor, "batch n_heads rows"]:
         """The attention of each query for the one key beside it."""
         return (self.scale * (queries * seen).sum(-1) - lse).exp()
 
@@ -115,7 +120,9 @@ def largest_scores(
     return top
 
 
-def centred(k: Tensor) -> Tensor:
+def centred(
+    k: Float[Tensor, "batch n_heads key_pos d_head"],
+) -> Float64[Tensor, "batch n_heads key_pos d_head"]:
     """k less its mean over positions, float64."""
     wide = k.double()
     return wide - wide.mean(2, keepdim=True)
