@@ -199,9 +199,10 @@ class Echo(Causal):
 
 
 def test_a_family_of_checkpoints_is_one_entry(copy):
-    toy = 'TOY = Family(**{**vars(GPT2), "name": "toy", "title": "Toy"})\n'
-    copy.line("interop/families.py", r"^MISTRAL = .*\n", toy)
+    entry = 'TOY = Family(**{**vars(GPT2), "name": "toy", "title": "Toy"})\n\n'
+    copy.line("interop/families.py", r"\n(?=^FAMILIES: )", entry)
     copy.line("interop/families.py", r"for family in \(GPT2, ", "TOY, ")
+    assert_said("a family of checkpoints", copy)
     model = copy.folder / "model"
     model.mkdir()
     (model / "config.json").write_text('{"model_type": "unknown"}')
@@ -259,22 +260,10 @@ print(heard)
     assert "['doubled']" in said
 
 
-def test_a_section_of_the_page(copy):
+def test_a_section_of_the_page_is_two_files_and_its_lines_in_two_lists(copy):
     copy.new(
         "views/sections/weather.py",
         '''"""The weather while it trained."""
-
-from qkv.views.payloads.weather import Weather
-
-
-def weather_section() -> Weather:
-    """It was fine."""
-    return Weather(words="fine")
-''',
-    )
-    copy.new(
-        "views/payloads/weather.py",
-        '''"""The weather."""
 
 import dataclasses
 
@@ -284,39 +273,41 @@ class Weather:
     """In words."""
 
     words: str
+
+
+def weather_section() -> Weather:
+    """It was fine."""
+    return Weather(words="fine")
 ''',
     )
-    copy.line("views/payloads/report.py", r"^from qkv.views.payloads.texts .*\n",
-              "from qkv.views.payloads.weather import Weather\n")  # fmt: skip
-    field = "    weather: Weather | None = None\n"
-    copy.line("views/payloads/report.py", r"^    other: OtherRun . None = None\n", field)
     copy.new(
         "views/static/weather.js",
         """// The weather.
 
 import { h } from "./dom.js";
+import { view } from "./view.js";
 
-export default {
-  render({ model, el }) {
-    el.append(h("p", null, model.get("weather").words));
-  },
-};
+const build = ({ el }, weather) => el.append(h("p", null, weather.words));
+const render = view(build, { needs: (model) => model.get("weather") });
+
+export default { render };
 """,
     )
-    section = '  ["weather", "The weather", "Weather", "weather", "While it trained.", [weather]],\n'
-    copy.line("views/static/sections.js", r"^const SECTIONS = \[\n", section)
-    copy.line("views/static/sections.js", r'^import vocabulary from "./vocabulary.js";\n',
-              'import weather from "./weather.js";\n')  # fmt: skip
-    copy.line("views/report/page_sections.py", r"^from qkv.views.sections.vocabulary import .*\n",
-              "from qkv.views.sections.weather import weather_section\n")  # fmt: skip
-    copy.line("views/report/page_sections.py", r"^            play=self.play\(\),\n",
-              "            weather=weather_section(),\n")  # fmt: skip
+    listed = '  ["weather", "The weather", "Weather", "weather", "While it trained.", [weather]],\n'
+    copy.line("views/static/sections.js", r"^const SECTIONS = \[\n", listed)
+    imported = 'import weather from "./weather.js";\n'
+    copy.line("views/static/sections.js", r'^import vocabulary from "./vocabulary.js";\n', imported)
+    page = "views/report/page_sections.py"
+    imported = "from qkv.views.sections.weather import Weather, weather_section\n"
+    copy.line(page, r"^from qkv.views.sections.vocabulary import .*\n", imported)
+    copy.line(page, r"^    other: OtherRun . None = None\n", "    weather: Weather | None = None\n")
+    copy.line(page, r"^            play=self.play\(\),\n", "            weather=weather_section(),\n")
     assert_said("a section of the page", copy)
     said = copy.python(
         "-c",
         """
 from pathlib import Path
-from qkv.views.payloads import Host
+from qkv.views.host import Host
 from qkv.views.report.bundle import bundle
 from qkv.views.report.page_sections import Sections
 Path("run").mkdir()
