@@ -60,11 +60,8 @@ class Rows:
     """What centring takes off each score."""
 
     def mass(
-        self,
-        queries: Float64[Tensor, "batch n_heads rows d_head"],
-        seen: Float64[Tensor, "batch n_heads #rows d_head"],
-        lse: Float64[Tensor, "batch n_heads rows"],
-    ) -> Float64[Tensor, "batch n_heads rows"]:
+        self, queries: Float64[Tensor, "..."], seen: Float64[Tensor, "..."], lse: Float64[Tensor, "..."]
+    ) -> Tensor:
         """The attention of each query for the one key beside it."""
         return (self.scale * (queries * seen).sum(-1) - lse).exp()
 
@@ -120,9 +117,7 @@ def largest_scores(
     return top
 
 
-def centred(
-    k: Float[Tensor, "batch n_heads key_pos d_head"],
-) -> Float64[Tensor, "batch n_heads key_pos d_head"]:
+def centred(k: Float[Tensor, "batch n_heads pos d_head"]) -> Float64[Tensor, "batch n_heads pos d_head"]:
     """k less its mean over positions, float64."""
     wide = k.double()
     return wide - wide.mean(2, keepdim=True)
