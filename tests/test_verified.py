@@ -302,7 +302,7 @@ def test_a_folder_of_a_strange_name_is_no_checkpoint(run, name):
 OPENERS = {
     "safe_open(": {"training/tensorfile.py", "changes/stored.py", "interop/folders.py"},
     "load_file(": {"training/tensorfile.py"},
-    "sqlite3.connect(": {"telemetry/connection.py"},
+    "sqlite3.connect(": {"telemetry/schema.py"},
     "load_tensors(": {
         *("training/tensorfile.py", "training/checkpoint.py"),  # of what was hashed to the last byte just before
         *("recipe/audit/replay.py", "recipe/audit/verification.py", "recipe/audit/telemetry.py"),

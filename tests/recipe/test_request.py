@@ -178,7 +178,7 @@ def test_resuming_with_another_setting_names_both(small_text: Path) -> None:
 @pytest.mark.parametrize(("spent", "left"), [(0.0, 54.0), (20.0, 34.0), (70.0, 1.0)])
 def test_a_resumed_run_has_the_minutes_that_are_left(small_text: Path, monkeypatch, spent: float, left: float) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr(loop, "run", lambda **asked: given.update(asked))
+    monkeypatch.setattr(loop, "run", lambda setup: given.update(vars(setup)))
     parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=1.0, report=False))
     found = Checkpoint(path=Path(), state=TrainingState(step=9, horizon=900, train_seconds=spent))
     whole = {"parts": parts, "folder": RunFolder("nowhere"), "cache": None, "ranks": ALONE}
@@ -189,7 +189,7 @@ def test_a_resumed_run_has_the_minutes_that_are_left(small_text: Path, monkeypat
 @pytest.mark.parametrize(("minutes", "least"), [(0.1, 2.4), (1 / 6, 4.0), (1.0, 4.0)])
 def test_a_budget_that_reading_used_up_leaves_time_to_train(small_text: Path, monkeypatch, minutes, least) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr(loop, "run", lambda **asked: given.update(asked))
+    monkeypatch.setattr(loop, "run", lambda setup: given.update(vars(setup)))
     parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=minutes, report=False))
     late = Listening(started=time.monotonic() - 60 * minutes)
     _Session(parts=parts, folder=RunFolder("nowhere"), listening=late, cache=None, ranks=ALONE).loop([])
@@ -226,11 +226,13 @@ def test_a_value_of_another_kind_is_refused_and_nothing_is_made(
 
 
 def test_values_of_a_kind_that_fits_are_taken() -> None:
-    asked = api._request(Path("a.txt"), steps=100.0, seed=np.int64(3), val=Path("b.txt"), change=["W_E=freeze"])
+    asked = api._request(
+        Path("a.txt"), {"steps": 100.0, "seed": np.int64(3), "val": Path("b.txt"), "change": ["W_E=freeze"]}
+    )
     assert (asked.source, asked.steps, asked.seed, asked.val) == ("a.txt", 100, 3, "b.txt")
     assert isinstance(asked.steps, int) and asked.changes == ("W_E=freeze",)
     with pytest.raises(ConfigError, match="unknown option of qkv.train 'changes'"):
-        api._request("", changes=["W_E=freeze"])
+        api._request("", {"changes": ["W_E=freeze"]})
 
 
 def test_laws_read_a_batch_that_was_set(small_text: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A study on a real Ray cluster of this machine: the verdict of one process, also where workers are killed."""
 
+import contextlib
 import os
 import re
 import signal
@@ -46,7 +47,7 @@ def test_a_machine_with_another_torch_makes_no_row() -> None:
 
 
 def test_on_this_machine_there_are_no_more_workers_than_trainings() -> None:
-    with workers.places("local", 4, None) as (size, make), make(1) as one:
+    with workers.places("local", 4, None) as (size, make), contextlib.closing(make(1)) as one:
         assert size == 4 and isinstance(one, workers.Here)
 
 

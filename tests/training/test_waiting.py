@@ -102,6 +102,7 @@ def test_sleepers_are_threads_that_let_the_others_sleep():
     )
     environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
     awake, asleep, again, gone = map(float, done.stdout.split())
     assert asleep < 0.5 * min(awake, again), (awake, asleep, again)
     assert gone >= 8

@@ -20,6 +20,7 @@ import sys
 import time
 from pathlib import Path
 
+from qkv import words
 from qkv.commands.arguments import add_json, positive, split_words, whole
 from qkv.commands.printing import screen
 from qkv.errors import ConfigError, unknown
@@ -132,8 +133,8 @@ def _print(name: str, line: str, figures) -> None:  # noqa: ANN001
         rows = [
             (
                 figure.side,
-                figure(figure.median),
-                f"{figure(figure.low)} to {figure(figure.high)} of {figure.rounds}",
+                words.figure(figure.median),
+                f"{words.figure(figure.low)} to {words.figure(figure.high)} of {figure.rounds}",
                 "" if figure.ratio is None else f"{figure.ratio:.2f} x",
                 figure.note,
             )

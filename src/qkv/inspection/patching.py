@@ -26,7 +26,7 @@ from qkv.errors import UserError, unknown
 from qkv.inspection.one_text import float64_copy
 from qkv.models.activations import parse_activation, replacer
 from qkv.models.layout import ModelConfig
-from qkv.models.zoo import ImageClassifier, LanguageModel, TextClassifier
+from qkv.models.zoo import LanguageModel, OneStack
 from qkv.shapes import Float64, Int64, Num
 from qkv.tasks import Task
 from qkv.tasks.image import one_image
@@ -35,7 +35,6 @@ from qkv.words import many
 
 __all__ = ["MIXER", "MLP", "STREAM", "Asked", "Patching", "asked", "named", "patch"]
 
-OneStack = LanguageModel | TextClassifier | ImageClassifier
 STREAM, MIXER, MLP = "stream", "mixer", "mlp"
 _ROWS = 32
 """Patched copies of the input that go through the model together."""

@@ -32,7 +32,7 @@ from qkv.inspection.one_text import blocks_of, float64_copy
 from qkv.instruments.gradients import shares_in_words
 from qkv.models.attention import MultiHeadAttention
 from qkv.models.layout import require_attention
-from qkv.models.zoo import LanguageModel
+from qkv.models.zoo import OneStack
 from qkv.shapes import Float64, Int64
 
 __all__ = ["ProductChange", "what_moved"]
@@ -84,12 +84,10 @@ class ProductChange:
         return {name: (term * change).sum(over) / size for name, term in self.terms.items()}
 
 
-def what_moved(
-    a: LanguageModel, b: LanguageModel, ids: Int64[Tensor, "1 pos"], *, placed: bool = True
-) -> list[ProductChange]:
+def what_moved(a: OneStack, b: OneStack, ids: Int64[Tensor, "1 pos"], *, placed: bool = True) -> list[ProductChange]:
     """The changes of q, k, v and scores in every layer from model `a` to model `b` on one text.
 
-    `a` and `b` are language models of one configuration, such as two snapshots of a run; both are copied to float64.
+    `a` and `b` are models of one configuration, such as two snapshots of a run; both are copied to float64.
     With `placed` False, q and k are taken before QK-norm and rotary turns and there are no scores.
 
     Raises UserError for models without attention.

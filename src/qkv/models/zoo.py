@@ -496,6 +496,7 @@ class ImageClassifier(_Answering):
 
 LanguageModel = CausalLM | MaskedLM
 TextClassifier = Classifier | CausalClassifier
+OneStack = LanguageModel | TextClassifier | ImageClassifier
 Model = LanguageModel | TextClassifier | ImageClassifier | EncoderDecoderLM
 """What a task trains."""
 

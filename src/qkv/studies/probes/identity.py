@@ -26,8 +26,10 @@ def identity(finished: Finished) -> dict[str, float]:
     2020, arXiv 1908.04211, without a map between); among as many rows as d_vocab.
     """
     seen = occurrences(finished, _MOST_TOKENS)
-    near = {f"nearest {i}": _nearest(vectors, seen.ids, finished.rows) for i, vectors in enumerate(seen.vectors)}
-    return _told(finished, seen, "") | near
+    found = _told(finished, seen, "")
+    for i, vectors in enumerate(seen.vectors):
+        found[f"nearest {i}"] = _nearest(vectors, seen.ids, finished.rows)
+    return found
 
 
 def hidden_identity(finished: Finished) -> dict[str, float]:
