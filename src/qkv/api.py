@@ -57,7 +57,7 @@ class TrainOptions(TypedDict, total=False):
     task: str | None
     """What is learned: causal, masked, classify, translate, image, ..."""
     preset: str | None
-    """The kind of model, by a name that `qkv presets` lists."""
+    """The kind of model, by a name of `qkv.presets`."""
     from_run: str | None
     """The folder of a run to start from."""
     parameters: int | None

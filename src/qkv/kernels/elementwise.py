@@ -73,7 +73,7 @@ UNMEASURED = {
     torch.float32: Kernels(product=2**16, activated=2**16, gradient=2**20, keys=ANY_SIZE),
 }
 """The limits of runs whose configuration names none: measured on processors with AVX-512 and AMX, before each machine
-measured its own (`models.calibration`)."""
+measured its own (`training.calibration`)."""
 
 _CHUNKS = 32
 """Shares in which compiled passes make sums over rows."""

@@ -47,7 +47,7 @@ class Objective(Protocol[ReadT, ModelT]):
     judged: ClassVar[bool] = False
     """Whether a training ends with an evaluation of the best weights: its metric does not follow from the loss."""
     taught: ClassVar[bool] = False
-    """Whether it can learn from the answers of teachers (`training.teaching`): it has fields `teachers` and `joined`,
+    """Whether it can learn from the answers of teachers (`recipe.teaching`): it has fields `teachers` and `joined`,
     and a method `answers(model, batch)` that gives probabilities [n_targets, n_classes]."""
     afterwards_seconds: ClassVar[float] = 0.0
     """What that may take of a wall-time budget."""

@@ -49,10 +49,10 @@ class Machine:
     threads: int = 1
     """Threads inside one operation on the CPU."""
     native: bool = False
-    """Whether passes between products are compiled C++ of ours, where a compiler is (`models.passes`; on a CPU)."""
+    """Whether passes between products are compiled C++ of ours, where a compiler is (`kernels.elementwise`; on a CPU)."""
     kernels: Kernels | None = None
     """The largest sizes for which native products and attention are used, measured once on each machine
-    (`models.calibration`). None, in older runs: fixed limits."""
+    (`training.calibration`). None, in older runs: fixed limits."""
     compile: bool = False
     """Whether the loss is compiled by `torch.compile`."""
     capture: bool = True

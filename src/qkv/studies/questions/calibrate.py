@@ -4,7 +4,7 @@ Each is real: three arms, 8 replicates, trainings of a tiny model on a Markov so
 tuned in every replicate. Between a base and the same with other draws there is no effect, so a study that finds one is
 wrong; between two sources of different entropy there is one, and how large it is stands fast before anything is
 trained. No two little studies share a training, so their outcomes are independent and the exact interval of a rate
-holds. The trainings of one little study are made side by side (`studies.stacked`), tuned and reported as ever.
+holds. The trainings of one little study are made side by side (`studies.engine.stacked`), tuned and reported as ever.
 """
 
 from collections.abc import Mapping, Sequence
