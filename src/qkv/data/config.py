@@ -73,7 +73,7 @@ class DataConfig:
     tokenizer: str = ""
     """A kind (char, byte, word, bpe, wordpiece, unigram) or a file or folder that holds one; empty means bpe."""
     vocab: int = 0
-    """Size of the vocabulary to fit, special tokens included; 0 means the law of `tokenizers.tokenizer.vocabulary_law`."""
+    """Size of the vocabulary to fit, special tokens included; 0 means that of `tokenizers.tokenizer.vocabulary_law`."""
     val: str = ""
     """A source of its own for validation; empty means the part of `source` that is named for that, or one held out."""
     train_bytes: int = 0

@@ -49,7 +49,7 @@ class Machine:
     threads: int = 1
     """Threads inside one operation on the CPU."""
     native: bool = False
-    """Whether passes between products are compiled C++ of ours, where a compiler is (`kernels.elementwise`; on a CPU)."""
+    """Whether passes between products are our compiled C++, where a compiler is (`kernels.elementwise`; on a CPU)."""
     kernels: Kernels | None = None
     """The largest sizes for which native products and attention are used, measured once on each machine
     (`training.calibration`). None, in older runs: fixed limits."""
