@@ -226,6 +226,7 @@ def look(browser):
         )  # a cell stays where it was measured
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(120_000)  # a busy machine is slow, not wrong
         page.asked, page.complaints = [], []
         page.on("request", lambda request: page.asked.append(request.url))
         page.on(
