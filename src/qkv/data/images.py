@@ -126,31 +126,11 @@ def load_images(
         raise SourceError(f"the images of {source!r} are {_sized(train.pixels.shape)}; expected {_sized((0, *shape))}")
     held_out = _read(val_at, options.size, train.pixels.shape[1:]) if val_at is not None else None
     known = np.array(classes) if classes else _classes(train.names, source)
-    labels = _indices(train.names, known, source)
     if held_out is None:
-        chosen = _tenth(train.pixels, labels)
-        parts = [ImageSet(pixels=train.pixels[keep], labels=labels[keep]) for keep in (~chosen, chosen)]
-        share = min(_SPLIT_SHARE, _MOST_HELD_OUT / len(labels))
-        part = "tenth" if share == _SPLIT_SHARE else f"{100 * share:.2g}%"
-        rule = f"the {part} of each class whose bytes have the smallest hashes is held out, equal images together"
-        gone = [str(name) for i, name in enumerate(known) if i not in parts[0].labels]
-        if gone:
-            raise SourceError(
-                f"{source!r} has too few images of {gone[0]!r} that differ to hold some out and train on others;"
-                " give more, or others for validation with --val"
-            )
+        parts, rule = _split_off(train, known, source)
     else:
-        if train.pixels.shape[1:] != held_out.pixels.shape[1:]:
-            sizes = _sized(train.pixels.shape), _sized(held_out.pixels.shape)
-            where = val or str(val_at)
-            raise SourceError(f"training images are {sizes[0]}, those of {where!r} {sizes[1]}; expected the same")
-        parts = [
-            ImageSet(pixels=train.pixels, labels=labels),
-            ImageSet(pixels=held_out.pixels, labels=_indices(held_out.names, known, str(val_at))),
-        ]
-        rule = f"validated on {val_at.name if val_at is not None else val}{_left_alone(alone)}"
-        n = int(np.isin(_hashes(held_out.pixels), _hashes(train.pixels)).sum())
-        rule += f" ({said})" if (said := repeated(n, len(held_out.pixels), "images")) else ""
+        parts, rule = _given_apart(train, held_out, known, (source, str(val_at)), val or str(val_at))
+        rule = f"validated on {val_at.name if val_at is not None else val}{_left_alone(alone)}{rule}"
     digests = [part.sha256 for part in (train, held_out) if part is not None]
     return Images(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", path.resolve().name.split(".")[0]) or "images",
@@ -163,6 +143,42 @@ def load_images(
         note=train.note,
         options=options,
     )
+
+
+def _split_off(train: _Read, known: np.ndarray, source: str) -> tuple[list[ImageSet], str]:
+    """Training and validation part of images that came without one, and the rule in words."""
+    labels = _indices(train.names, known, source)
+    chosen = _tenth(train.pixels, labels)
+    parts = [ImageSet(pixels=train.pixels[keep], labels=labels[keep]) for keep in (~chosen, chosen)]
+    gone = [str(name) for i, name in enumerate(known) if i not in parts[0].labels]
+    if gone:
+        raise SourceError(
+            f"{source!r} has too few images of {gone[0]!r} that differ to hold some out and train on others;"
+            " give more, or others for validation with --val"
+        )
+    share = min(_SPLIT_SHARE, _MOST_HELD_OUT / len(labels))
+    part = "tenth" if share == _SPLIT_SHARE else f"{100 * share:.2g}%"
+    return parts, f"the {part} of each class whose bytes have the smallest hashes is held out, equal images together"
+
+
+def _given_apart(
+    train: _Read, held_out: _Read, known: np.ndarray, sources: tuple[str, str], named: str
+) -> tuple[list[ImageSet], str]:
+    """Both parts, and in brackets how many validation images are also in training; empty where none are.
+
+    sources: where each part lies; named: what the person called the second.
+    """
+    labels = _indices(train.names, known, sources[0])
+    if train.pixels.shape[1:] != held_out.pixels.shape[1:]:
+        sizes = _sized(train.pixels.shape), _sized(held_out.pixels.shape)
+        raise SourceError(f"training images are {sizes[0]}, those of {named!r} {sizes[1]}; expected the same")
+    parts = [
+        ImageSet(pixels=train.pixels, labels=labels),
+        ImageSet(pixels=held_out.pixels, labels=_indices(held_out.names, known, sources[1])),
+    ]
+    n = int(np.isin(_hashes(held_out.pixels), _hashes(train.pixels)).sum())
+    said = repeated(n, len(held_out.pixels), "images")
+    return parts, f" ({said})" if said else ""
 
 
 # where the parts lie

@@ -1,9 +1,8 @@
-"""The one reader of a run folder for whoever shows a run: each file is checked, and read once.
+"""The one reader of a run folder for everything that shows a run: each file is checked, and read once.
 
-`StoredRun` gives what the folder says of the run (configuration, manifest, tokenizer), and leaves empty what is not
-there; answers, reports and pages are given one and share what it has read. It may be kept for as long as the folder
-stays what it is: of a run that still trains, make another one later. Telemetry is opened by whoever needs it, since it
-has to be closed.
+`StoredRun` holds the run's configuration, manifest and tokenizer; what is missing is left empty. Answers, reports and
+pages share one, so that no file is read twice. Keep one only as long as the folder does not change: for a run that is
+still training, make a new one later. Callers open the telemetry themselves, because they have to close it.
 
 `stored` reads the weights, one matrix at a time, at the steps that were kept. Snapshots are the checkpoints of the run
 and its final weights, `model.safetensors`; of a run that is not finished the newest checkpoint is the last. Nothing is

@@ -1,8 +1,8 @@
 """What every head attends to, exactly, without the table of query positions by key positions (`attention_rows.py`).
 
-What is asked of a row is in `measures/attention.py`; here rows are cut, and their means taken. What rounding made
-negative is 0. Of causal rows the first is left out: it has one key and no choice. Documents and padding are taken one
-document at a time, so that no mask is as large as the table. Refuses: rotary distances, biases added to scores,
+`measures/attention.py` says what is measured of a row; this module cuts the rows and takes their means. What rounding
+made negative is 0. Of causal rows the first is left out: it has one key and no choice. Documents and padding are taken
+one document at a time, so that no mask is as large as the table. Refuses: rotary distances, biases added to scores,
 dropout.
 """
 

@@ -30,7 +30,7 @@ PIECE = 66_000
 _NUMPY = (torch.float32, torch.float64)
 
 Array: TypeAlias = Any
-"""np.ndarray on a processor, on another device a Tensor: both know what is asked of them here."""
+"""np.ndarray on a processor, on another device a Tensor: both have the operations used here."""
 
 Moments = Mapping[str, Tensor]
 """Address -> running mean of squared gradients, in the parameter's shape."""

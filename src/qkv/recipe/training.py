@@ -353,7 +353,7 @@ class _Session:
         return self.parts.config.watch != "off" and self.parts.config.report
 
     def _observers(self, store: Store) -> list[Observer]:
-        """Who watches: the ledger if one is kept, the recorder, whoever listens, another tracker if asked for."""
+        """What observes the training: the ledger if one is kept, the recorder, the listener, a tracker if asked for."""
         config, listening = self.parts.config, self.listening
         observers: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
         is_new = self.resume_from is None or self.resume_from.state.step == 0  # else the start is the one that was kept

@@ -45,7 +45,7 @@ def loss(evidence: Evidence) -> Answer | None:
     else:
         sentence = f"Better than {listed(beaten)}, not yet than {listed(ahead, 'or')}: {what}."
         brief = (
-            f"Not yet: better than {listed(beaten)}, not than {listed(ahead, 'or')}; it has {number(best.loss)} nats."
+            f"Not yet: better than {listed(beaten)}, worse than {listed(ahead)}; its loss is {number(best.loss)} nats."
         )
     return Answer(
         key="loss",

@@ -11,7 +11,7 @@ DOMINANT = 0.9
 """A key with more of a row's attention than this dominates it."""
 
 INDUCTION = "induction"
-"""What is asked of random tokens that repeat."""
+"""What is measured on random tokens that repeat."""
 
 
 def _own(rows: Rows) -> Tensor:
