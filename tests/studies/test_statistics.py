@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from qkv.studies.verdict.comparison import compare, compare_rate
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
 
+STUDIES = Path(__file__).parents[2] / "docs/studies.md"
 VALUES = np.random.default_rng(7).normal(0.3, 1.0, size=8)
 
 
@@ -104,6 +106,13 @@ def without_0(x: np.ndarray) -> np.ndarray:
     return (ours.lower_bound(x, 0.025) > 0) | (ours.lower_bound(-x, 0.025) > 0)
 
 
+def printed(kind: str) -> dict[int, float]:
+    """Coverage of 8 and 12 replicates by the table in docs/studies.md."""
+    (line,) = (line for line in STUDIES.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {kind} |"))
+    eight, twelve = (float(cell.strip(" %")) / 100 for cell in line.split("|")[2:4])
+    return {8: eight, 12: twelve}
+
+
 @pytest.mark.parametrize("n", [6, 8, 12, 16, 24])
 @pytest.mark.parametrize("kind", OUTCOMES)
 def test_intervals_hold_the_median_93_to_97_times_in_100_however_unequal_the_arms(kind, n):
@@ -113,6 +122,8 @@ def test_intervals_hold_the_median_93_to_97_times_in_100_however_unequal_the_arm
     """
     x = OUTCOMES[kind](np.random.default_rng([n, len(kind)]), (20_000, n))
     coverage = 1 - np.mean(without_0(x))
+    if n in (8, 12):
+        assert coverage == pytest.approx(printed(kind)[n], abs=0.006), "docs/studies.md"
     assert 0.93 <= coverage and (coverage <= 0.97 or kind == "ties" and n > 12)
     at_the_margin = ours.lower_bound(x, 0.05) > 0, ours.lower_bound(-x, 0.05) > 0
     assert np.mean(at_the_margin, axis=1).max() < (0.08 if n == 6 else 0.06), "TOST, at either end of the margin"

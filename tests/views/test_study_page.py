@@ -48,8 +48,8 @@ def test_a_page_says_which_budget_was_had_and_what_was_not_reached(verdict):
     found |= {"not_reached": ["frozen: 2 of 4 replicates", "other: 4 of 4 replicates"]}
     for page in (answer_text(found), study_page(found)):
         assert (
-            "9 trainings (about 60 planned; budget of the last call 12 minutes); intervals: exact, by sign flips"
-            in page
+            "9 trainings (about 60 planned; budget of the last call 12 minutes); intervals: of the median, between"
+            " order statistics" in page
         )
         assert "frozen: 2 of 4 replicates" in page and "other: 4 of 4 replicates" in page
 
@@ -75,9 +75,12 @@ def test_rows_that_are_empty_for_want_of_time_are_named_in_one_place(verdict):
 
 def test_intervals_of_few_replicates_are_said_to_be_of_another_kind():
     verdict = {"trainings": 9, "intervals": how_exact(6), "contrasts": [{"n": 6}, {"n": 1}]}
-    assert effort(verdict) == "9 trainings; intervals: exact, by sign flips"
+    assert effort(verdict) == "9 trainings; intervals: of the median, between order statistics"
     verdict["contrasts"].append({"n": 2})
-    assert effort(verdict) == "9 trainings; intervals: exact, by sign flips; of fewer than 6 replicates Student's t"
+    assert (
+        effort(verdict)
+        == "9 trainings; intervals: of the median, between order statistics; of fewer than 6 replicates Student's t"
+    )
 
 
 def test_effects_told_side_by_side_stand_in_one_table_with_their_intervals(verdict):

@@ -113,12 +113,12 @@ def derive(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     effects, nulls = (_values(rows, name) for name in ("effect", "null"))
     truth, found = float(np.median(effects)), []
     for row, blocks in enumerate(zip(effects, nulls, strict=True)):
-        said = [_said(planted, null, truth) for planted, null in zip(*blocks, strict=True)]
+        said = [_said(planted, null, truth) for planted, null in zip(*map(np.ndarray.tolist, blocks), strict=True)]
         found.append({name: float(np.mean([each[name] for each in said])) for name in said[0]} | _drawn(row))
     return found
 
 
-def _said(planted: np.ndarray, null: np.ndarray, truth: float) -> dict[str, float]:
+def _said(planted: list[float], null: list[float], truth: float) -> dict[str, float]:
     """What a study says of these differences with and without an effect, and whether that is right."""
     (low, high), known = interval(planted), known_effect()
     return {
@@ -127,7 +127,7 @@ def _said(planted: np.ndarray, null: np.ndarray, truth: float) -> dict[str, floa
         "coverage of the entropies' difference": low <= known <= high,
         "equivalence at the margin": tost(planted, abs(truth)) < ALPHA,
         "power": judge(planted, _NO_EFFECT).startswith("differs"),
-        "beyond the known effect": planted.mean() - known,
+        "beyond the known effect": float(np.mean(planted)) - known,
     }
 
 
