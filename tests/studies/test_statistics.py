@@ -130,7 +130,7 @@ def test_intervals_hold_the_median_93_to_97_times_in_100_however_unequal_the_arm
 
 
 @pytest.mark.parametrize("kind", OUTCOMES)
-@pytest.mark.parametrize("n", [3, 4, 5])
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_students_t_of_fewer_replicates_holds_the_median_of_these_kinds_about_as_often(kind, n):
     x = OUTCOMES[kind](np.random.default_rng(n), (20_000, n))
     reach = scipy_stats.t.ppf(0.975, n - 1) * x.std(axis=1, ddof=1) / np.sqrt(n)

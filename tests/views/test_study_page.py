@@ -48,8 +48,8 @@ def test_a_page_says_which_budget_was_had_and_what_was_not_reached(verdict):
     found |= {"not_reached": ["frozen: 2 of 4 replicates", "other: 4 of 4 replicates"]}
     for page in (answer_text(found), study_page(found)):
         assert (
-            "9 trainings (about 60 planned; budget of the last call 12 minutes); intervals: of the median, between"
-            " order statistics" in page
+            "9 trainings (about 60 planned; budget of the last call 12 minutes); intervals: exact, by sign flips"
+            in page
         )
         assert "frozen: 2 of 4 replicates" in page and "other: 4 of 4 replicates" in page
 

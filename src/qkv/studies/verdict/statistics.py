@@ -3,12 +3,12 @@
 Everything here is a function of numbers; nothing knows what a training is. The unit is a replicate: one number per
 independent (tune, report) pair of trainings, and what is estimated is the **median of paired differences**. Now and
 then a tuned rate is bad for the reported seed, so one arm has a few very bad values. No eight differences say what the
-mean of such a mixture is: a nominal 95 % interval of it, by sign flips, held it 65 times in 100. Their median is the
+mean of such a mixture is: a nominal 95 % interval of it, by sign flips, held it 64 times in 100. Their median is the
 difference of a typical replicate, and its interval lies between order statistics, whose chance to enclose the median
 is binomial for any distribution (Thompson 1936). From 6 replicates on it is interpolated between two such intervals
 (Hettmansperger and Sheather 1986) and holds 94 to 96 times in 100 for every continuous distribution that was tried;
 p values are of the same test. Fewer replicates cannot reach 95 % without a distribution; they have Student's t, whose
-interval held the median 93 to 98 times in 100 there. SciPy gives the distributions (extra `study`).
+interval held the median 93 to 97 times in 100 there. SciPy gives the distributions (extra `study`).
 """
 
 import math
