@@ -15,7 +15,7 @@ from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine.design import Arm, Design, Text
 from qkv.studies.synthetic.streams import markov_entropy, markov_matrix
 
-__all__ = ["baselines_of", "compared", "counting_words", "yardstick"]
+__all__ = ["baselines_of", "compared", "counting_words", "gate", "yardstick"]
 
 _UNTRAINED = ("none", "contrastive", "inner study")
 """Trainers after which a loss is not that of a model that was trained on the text."""
@@ -82,38 +82,42 @@ def _is_trained(arm: Arm) -> bool:
     return arm.trainer not in _UNTRAINED and arm.labels == "real"
 
 
-def counting_words(verdict: JsonMapping) -> str:
-    """Whether the models of a study know more than counting, in a sentence; empty for a file that does not say."""
-    found = verdict.get("baseline")
-    if found is None:
+def gate(found: JsonMapping) -> str:
+    """What an answer begins with where its trained model does not beat the best n-gram; else empty.
+
+    found: `baseline` of a verdict's file.
+    """
+    if found["ngram"] is None or found["trained"] is None or found["trained"] < found["ngram"]:
         return ""
+    return (
+        f"These models know less than counting ({_against(found)}), so this answer is about models that have not yet"
+        " learned the text."
+    )
+
+
+def counting_words(verdict: JsonMapping) -> str:
+    """How the trained models of a study compare with counting, in a sentence."""
+    found = verdict["baseline"]
     if found["ngram"] is None:
-        return "No n-gram applies to what the models of this study predict, and no other baseline was computed."
+        return "No counting baseline applies to what these models predict."
     if found["trained"] is None:
-        return f"No loss of a trained model is kept to compare with counting ({found['ngram']:.2f} nats per token)."
-    digits = 2 if f"{found['trained']:.2f}" != f"{found['ngram']:.2f}" else 4
-    return (
-        f"{_who(found)}: {found['trained']:.{digits}f} nats per token ({found['arm']}) against"
-        f" {found['ngram']:.{digits}f} for the best n-gram (order {found['order']}) on the same {found['tokens']:,}"
-        " tokens."
-    )
-
-
-def _who(found: JsonMapping) -> str:
-    """Which models know less or more than counting, each on the tokens of its own text."""
+        return f"This study trains no model to compare with counting ({found['ngram']:.2f} nats per token)."
     better, of = found["better"], found["of"]
-    if better in (0, of):
-        who = "The model of this study knows" if of == 1 else "The models of this study know"
-        return f"{who} {'more' if better else 'less'} than counting"
+    who = f"{'All' if better == of else better if better else 'None'} of {of} trained models"
     return (
-        f"Of the {of} models of this study {better} know{'s' * (better == 1)} more than counting and {of - better} less"
+        f"{who} beat{'s' * (better == 1 < of)} the best n-gram. {found['arm']}: {_against(found)}, of order"
+        f" {found['order']}, on the same {found['tokens']:,} tokens."
     )
+
+
+def _against(found: JsonMapping) -> str:
+    digits = 2 if f"{found['trained']:.2f}" != f"{found['ngram']:.2f}" else 4
+    return f"{found['trained']:.{digits}f} nats per token against {found['ngram']:.{digits}f} for the best n-gram"
 
 
 def yardstick(verdict: JsonMapping, arm: JsonMapping) -> str:
     """What an arm's loss is to be compared with, for a table: nats and what they are of."""
-    rows = verdict.get("baselines", ())
-    row = next((row for row in rows if (row["task"], row["text"]) == (arm["task"], arm["text"])), None)
+    row = next((row for row in verdict["baselines"] if (row["task"], row["text"]) == (arm["task"], arm["text"])), None)
     if row is None:
         return "–"
     if "order" in row:

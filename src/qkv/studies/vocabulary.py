@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
 from qkv.studies.engine.design import Arm, Contrast, Pairs, Scale, Text
+from qkv.studies.engine.expectation import Expected
 
 __all__ = [
+    "ABOVE",
+    "BELOW",
     "ANSWERS",
     "AT_START",
     "FULL",
@@ -32,6 +35,7 @@ __all__ = [
     "difference_of_costs",
     "learned",
     "level",
+    "near",
     "of_learned",
     "of_recalling",
     "recalls",
@@ -113,11 +117,19 @@ def shared(letters: str, n_layers: int = 2) -> tuple[str, ...]:
 # contrasts
 
 
+ABOVE, BELOW = Expected(above=0.0), Expected(below=0.0)
+
+
+def near(value: float, within: float) -> Expected:
+    """At most `within` away from a value."""
+    return Expected(near=value, within=within)
+
+
 class Asked(TypedDict, total=False):
     """Fields of a `Contrast` that not every one says."""
 
     unit: str
-    expected: str
+    expected: Expected | None
     needs: str
     beside: tuple[str, ...]
     constant: bool
@@ -169,7 +181,7 @@ def learned(arm: str) -> Contrast:
     return level(
         f"learned ({arm})", "nats that the model saves whoever knows how often each answer is one", arm,
         "beyond frequencies", _LEARNED_NATS, unit="nats per answer",
-        expected="above 0, else nothing is said of the arm",
+        expected=ABOVE,
     )  # fmt: skip
 
 
@@ -190,7 +202,7 @@ def recalls(arm: str) -> Contrast:
     """
     return level(
         f"recalls ({arm})", "answers that it tells rightly", arm, "answers", 50.0, unit="points of 100",
-        expected="above 50, else nothing is said of the arm",
+        expected=Expected(above=50.0),
     )  # fmt: skip
 
 
