@@ -143,7 +143,7 @@ def level(name: str, what: str, arm: str, quantity: str, margin: float, **more: 
 def difference(
     name: str, what: str, arm: str, other: str, quantity: str, margin: float, **more: Unpack[Asked]
 ) -> Contrast:
-    """What an arm measured, less what another did."""
+    """What an arm measured, minus what another did."""
     return Contrast(name=name, what=what, terms=((1.0, arm, quantity), (-1.0, other, quantity)), margin=margin, **more)
 
 
@@ -173,13 +173,13 @@ def difference_of_costs(
 # whether an arm is worth asking about
 
 _LEARNED_NATS = 0.05
-"""Beyond frequencies: who saves no more has learned nothing."""
+"""Below the loss of answer frequencies; less than that counts as nothing learned."""
 
 
 def learned(arm: str) -> Contrast:
-    """Whether an arm, which has the probe `learned`, ended better than who knows how often each answer is one."""
+    """Whether an arm, which has the probe `learned`, ended below the loss of answer frequencies."""
     return level(
-        f"learned ({arm})", "nats that the model saves whoever knows how often each answer is one", arm,
+        f"learned ({arm})", "how much lower the loss is than with answer frequencies alone", arm,
         "beyond frequencies", _LEARNED_NATS, unit="nats per answer",
         expected=ABOVE,
     )  # fmt: skip
@@ -201,7 +201,7 @@ def recalls(arm: str) -> Contrast:
     Who knows which of 8 values were told, but not where, is right about a third of the time.
     """
     return level(
-        f"recalls ({arm})", "answers that it tells rightly", arm, "answers", 50.0, unit="points of 100",
+        f"recalls ({arm})", "correct answers", arm, "answers", 50.0, unit="points of 100",
         expected=Expected(above=50.0),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ little text; and, in full, associative recall, which is looking back and nothing
 
 As contextual encoders the two are held beside each other on words, in full only (--quick has no room for two more arms
 that are tuned): how alike one word's vectors in different contexts are, beyond those of different words, and how alike
-the vectors of a window are to their mean, beyond windows dealt out anew (`studies.probes.contextual`, after Ethayarajh
+the vectors of a window are to their mean, beyond shuffled windows (`studies.probes.contextual`, after Ethayarajh
 2019). Both are after the last layer, an LSTM's output h and the sum that a block of attention leaves behind; both are
 cosines, so they are of this parametrisation and tell nothing that a change of basis would keep. Their null is the same
 model at its start. Nothing is said of a model that learned no more than frequencies.
@@ -51,7 +51,7 @@ _WORDS = Text(tokenizer="word", vocab=2000)
 _AT_START = " at its start"
 _ALIKE = {
     "self-similarity": "how alike one word's vectors in different contexts are, beyond those of different words",
-    "in a window": "how alike vectors are to the mean of their window, beyond windows dealt out anew",
+    "in a window": "how alike vectors are to the mean of their window, beyond shuffled windows",
 }
 """Measure of the probe `contextual` -> what it is."""
 _RECURRENT = tuple(
@@ -93,7 +93,7 @@ def _pair(
     numbers = f"{counts['LSTM']:,} and {counts['attention']:,}, {counts['LSTM'] / counts['attention'] - 1:+.1%}"
     less = cost(
         f"{recurrent.name} - {attention.name}",
-        f"{prefix}loss of the LSTM, less that of attention with as many parameters ({numbers.replace('%', ' %')})",
+        f"{prefix}loss of the LSTM minus that of attention with as many parameters ({numbers.replace('%', ' %')})",
         recurrent.name, attention.name, MARGIN, unit=unit, expected=expected,
     )  # fmt: skip
     return (attention, recurrent), less
@@ -139,21 +139,21 @@ def _by_context(last: str) -> tuple[Contrast, ...]:
         )
     )  # fmt: skip
     return *where, difference_of_costs(
-        "gain from context", f"how much further ahead attention is at {last} than at {_EARLY}", pair, pair, MARGIN,
+        "gain from context", f"how much farther ahead attention is at {last} than at {_EARLY}", pair, pair, MARGIN,
         (f"loss at {last}", f"loss at {_EARLY}"), expected=ABOVE,
     )  # fmt: skip
 
 
 def _recalled() -> Contrast:
     return difference(
-        "recall answers", "answers told rightly by attention, less those by the LSTM", "recall attention",
+        "recall answers", "correct answers of attention minus those of the LSTM", "recall attention",
         "recall LSTM", "answers", 5.0, unit="points of 100", expected=ABOVE,
     )  # fmt: skip
 
 
 def _still(trained: Arm) -> Arm:
     """The same model before it learned anything."""
-    name, what = f"{trained.name}{_AT_START}", f"the same at its start ({trained.name})"
+    name, what = f"{trained.name}{_AT_START}", f"the same, untrained ({trained.name})"
     return dataclasses.replace(trained, name=name, what=what, trainer="none", tune="none", probes=("contextual",))
 
 
@@ -173,10 +173,10 @@ def _contextual(pair: tuple[Arm, Arm], last: int) -> tuple[Contrast, ...]:
     for measure in _ALIKE:
         more = ABOVE if measure == "in a window" else None
         found += [
-            of("LSTM - attention", "LSTM less attention", measure, (1.0, recurrent), (-1.0, attention), expected=more),
+            of("LSTM - attention", "LSTM minus attention", measure, (1.0, recurrent), (-1.0, attention), expected=more),
             *(of(arm, arm, measure, (1.0, arm)) for arm in (attention, recurrent)),
             *(
-                of(f"{arm}, by training", f"{arm}, less the same at its start", measure, (1.0, arm),
+                of(f"{arm}, by training", f"{arm}, minus the same untrained", measure, (1.0, arm),
                    (-1.0, f"{arm}{_AT_START}"))
                 for arm in (attention, recurrent)
             ),

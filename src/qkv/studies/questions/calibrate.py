@@ -61,20 +61,24 @@ def _rate(name: str, what: str, nominal: float, margin: float, expected: Expecte
 
 
 _CONTRASTS = (
-    _rate("false positives", "an effect was found where there is none, less the promised 5 %", ALPHA, 0.02),
+    _rate("false positives", "rate of effects found where there is none, minus the nominal 5%", ALPHA, 0.02),
     _rate(
-        "false positives of Student's t", "what a t interval finds where there is nothing, less 5 %", ALPHA, 0.02,
+        "false positives of Student's t", "rate of effects that a t interval finds where there is none, minus 5%",
+        ALPHA, 0.02,
         BELOW,
     ),
-    _rate("coverage", "the 95 % interval held the mean of all other little studies, less 95 %", 1 - ALPHA, 0.02),
-    _rate("coverage of the entropies' difference", "the 95 % interval held it, less 95 %", 1 - ALPHA, 0.02),
+    _rate("coverage", "how often the 95% interval contains the mean of all others, minus 95%", 1 - ALPHA, 0.02),
     _rate(
-        "equivalence at the margin", "equivalent, the margin being as large as the effect, less 5 %", ALPHA, 0.02
+        "coverage of the entropies' difference", "how often the 95% interval contains the known difference, minus 95%",
+        1 - ALPHA, 0.02,
     ),
-    _rate("power", "the planted effect was found, less 80 %", 0.8, 0.1, ABOVE),
+    _rate(
+        "equivalence at the margin", "rate of *equivalent* where the effect equals the margin, minus 5%", ALPHA, 0.02
+    ),
+    _rate("power", "how often the planted effect is found, minus 80%", 0.8, 0.1, ABOVE),
     level(
         "planted effect, beyond the known one",
-        "mean loss on the planted source less that on the base, less the difference of the entropies (0.050)",
+        "mean loss on the planted source minus that on the base, minus the difference of the entropies (0.050)",
         _ARM.name, "beyond the known effect", 0.01, expected=near(0.0, 0.01),
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ On the user's own text the 2 x 2 is one of chosen pairs (`studies.probes.colloca
 second-order similarity, matched in frequency, with the same controls; how well they are matched stands beside. That is
 of pairs as a text has them and no intervention; and of this parametrisation, of e.u, QK and OV too, since they leave
 the gains of norms out. It is left out where the model learned no more than frequencies, and not asked of a text with
-too few such pairs. And the dot products of the commonest word of letters with all others, by frequency. --quick asks
+too few such pairs. And the dot products of the commonest word with all others, by frequency. --quick asks
 fewer measures of both.
 """
 
@@ -59,7 +59,7 @@ _BY_PAIRS: Settings = {"trainer": "contrastive", "tune": "none", "lr": 0.02}
 _ARMS = (
     arm("causal", "predicts the next word; everything trained", _MADE),
     arm("untrained", "the same model at its start", _MADE, AT_START),
-    arm("contrastive", "neighbours made alike on purpose: the positive control", _MADE, _BY_PAIRS),
+    arm("contrastive", "neighbors trained to be alike: the positive control", _MADE, _BY_PAIRS),
 )
 _FULL_ARMS = (
     *_ARMS,
@@ -67,7 +67,7 @@ _FULL_ARMS = (
     arm("identity", "W_Q = W_K = W_V = W_O = I, embeddings trained", _MADE, changes=("L*.W_[QKVO]=identity",)),
     arm("tied", "W_U tied to W_E", _MADE, layout=(("tied", True),)),
     arm("sgd", "trained by SGD", _MADE, optimizer="sgd", lr=0.5),
-    arm("null", "random labels: frequencies can be learned, no more", _MADE, labels="random", tune="causal"),
+    arm("null", "random labels: only token frequencies can be learned", _MADE, labels="random", tune="causal"),
 )
 _PRIMARY = _effect("causal", "together", "cos(e, e)", _NEAR_0)
 
@@ -78,13 +78,13 @@ def _pairs(pairs: int, tokens: int, val_tokens: int) -> Text:
 
 
 _OWN = arm(
-    "own text", "predicts the next word of the text that was given", text="text",
+    "own text", "predicts the next word of the given text", text="text",
     probes=("commonest word", "collocations", "learned"),
 )  # fmt: skip
 _NEEDS = learned(_OWN.name)
 _OWN_CONTROLS = (
     arm("own text untrained", "the same model at its start", AT_START, probes=("collocations",)),
-    arm("own text contrastive", "neighbours in the text made alike on purpose", _BY_PAIRS, probes=("collocations",)),
+    arm("own text contrastive", "neighbors in the text made alike on purpose", _BY_PAIRS, probes=("collocations",)),
 )
 _WORD = "the commonest word"
 _OF_A_FOUR = {"log count": "ln counts, added", "PPMI": "nats", "second order": "cosine"}
@@ -94,8 +94,8 @@ _OF_A_FOUR = {"log count": "ln counts, added", "PPMI": "nats", "second order": "
 def _of_text(arm: str, measures: tuple[str, ...], *, gated: bool = False, **expected: Expected) -> tuple[Contrast, ...]:
     """Both effects of the pairs of the text that was given."""
     which = {
-        "together": "pairs of the text that occur together, less pairs as frequent that do not",
-        "shared": "pairs of the text that share contexts, less pairs as frequent that do not",
+        "together": "pairs of the text that occur together, minus equally frequent pairs that do not",
+        "shared": "pairs of the text that share contexts, minus equally frequent pairs that do not",
     }
     return tuple(
         dataclasses.replace(
@@ -112,12 +112,12 @@ def _fours() -> tuple[Contrast, ...]:
     wanted = (("together", "PPMI"), ("shared", "second order"))
     return (
         level(
-            "fours of pairs", "how many fours of pairs of the text, one of each kind, are as frequent", _OWN.name,
-            "fours", 0.5, unit="fours", constant=True,
+            "fours of pairs", "number of matched sets of four pairs of the text, one of each kind and equally frequent",
+            _OWN.name, "fours", 0.5, unit="fours", constant=True,
         ),
         *(
             level(
-                f"{factor} -> {known}", f"by how much the choice of pairs alone makes {known} differ", _OWN.name,
+                f"{factor} -> {known}", f"difference in {known} due to the choice of pairs alone", _OWN.name,
                 f"{factor} {known}", 0.1, unit=unit, constant=True,
                 expected=None if (factor, known) in wanted else _NEAR_0,
             )
@@ -164,7 +164,7 @@ def _quick(ask: Ask) -> Design:
 
 
 def _common() -> tuple[Contrast, ...]:
-    mean = "mean dot product of the row of W_E of the commonest word of letters with"
+    mean = "mean dot product of the row of W_E of the commonest word with"
 
     def of(name: str, what: str, quantity: str, expected: Expected | None = None) -> Contrast:
         unit = "root-mean-square dot products"
@@ -175,12 +175,12 @@ def _common() -> tuple[Contrast, ...]:
 
     return (
         of(f"{_WORD} with all", f"{mean} all other tokens", "dot of the word", BELOW),
-        of(f"{_WORD} with all, less others", f"{mean} all others, less the same of every other token",
+        of(f"{_WORD} with all, less others", f"{mean} all others, minus the same for every other token",
            "dot of the word over others", BELOW),
-        of(f"{_WORD} with common tokens", f"{mean} the tenth of tokens that are met most",
+        of(f"{_WORD} with common tokens", f"{mean} the most frequent tenth of tokens",
            "dot of the word with common"),
-        of(f"{_WORD} with rare tokens", f"{mean} the half of tokens that are met least", "dot of the word with rare"),
-        by_count(f"{_WORD} by frequency", "rank correlation of that dot product with how often the other token is met",
+        of(f"{_WORD} with rare tokens", f"{mean} the rarer half of tokens", "dot of the word with rare"),
+        by_count(f"{_WORD} by frequency", "rank correlation of that dot product with the frequency of the other token",
                  "dot of the word by count"),
         by_count("dot products by frequency", "rank correlation over tokens of the mean dot product with the count",
                  "dot by count"),

@@ -48,7 +48,7 @@ def _free(on: Settings, prefix: str = "", layers: int = 2) -> Arm:
 
 def _held(what: str, until: int, on: Settings, prefix: str = "", name: str = "held") -> Arm:
     """Some matrices kept at their start for the first steps, at the rate of the free training."""
-    words = f"{_WORDS[what]} held at the start for the first {until} steps, at the rate of {prefix}{_FREE}"
+    words = f"{_WORDS[what]} frozen for the first {until} steps, at the rate of {prefix}{_FREE}"
     change = f"{_HELD[what]}=freeze@0..{until}"
     return arm(f"{prefix}{what} {name}", words, _TIMED, on, changes=(change,), tune=f"{prefix}{_FREE}")
 
@@ -74,7 +74,7 @@ def _later(
 def _delay(what: str, stage: str, margin: float, prefix: str = "", part: str = "third") -> Contrast:
     arm, expected = (f"{prefix}{what} held", ABOVE) if part == "third" else (f"{prefix}{what} {_SHORT}", None)
     return _later(
-        f"{arm}: {stage}", f"how much later `{stage}` is reached with {_WORDS[what]} held for the first {part}", arm,
+        f"{arm}: {stage}", f"how much later `{stage}` is reached with {_WORDS[what]} frozen for the first {part}", arm,
         f"{prefix}{_FREE}", stage, margin, expected, needs=_reached(f"{prefix}{_FREE}", stage).name,
     )  # fmt: skip
 
@@ -83,7 +83,7 @@ def _first(stage: str, margin: float, prefix: str = "") -> Contrast:
     """Which of the two products has to move early."""
     return _later(
         f"{prefix}VO - QK held: {stage}",
-        f"how much later `{stage}` is reached with W_V and W_O held, less the same of W_Q and W_K",
+        f"how much later `{stage}` is reached with W_V and W_O frozen at first than with W_Q and W_K",
         f"{prefix}VO held", f"{prefix}QK held", stage, margin,
         ABOVE, needs=_either_reached(stage, prefix).name,
     )  # fmt: skip
@@ -110,13 +110,13 @@ def _depth(layers: int, stage: str, margin: float, prefix: str = "") -> Contrast
 def _short_of_copying() -> Contrast:
     """What one layer has left to learn of copying at the end of a training."""
     return cost(
-        "1 layer: loss", "loss on repeated letters at the end, of 1 layer less that of 2", _layers(1), _FREE, 0.05,
+        "1 layer: loss", "loss on repeated letters at the end, of 1 layer minus that of 2", _layers(1), _FREE, 0.05,
         unit="nats per letter", expected=ABOVE,
     )  # fmt: skip
 
 
 def _when(stage: str, margin: float, prefix: str = "") -> Contrast:
-    arm, what = f"{prefix}{_FREE}", f"the step at which `{stage}` is reached, nothing held"
+    arm, what = f"{prefix}{_FREE}", f"the step at which `{stage}` is reached with nothing frozen"
     needs = _reached(arm, stage).name
     return level(f"{arm}: {stage}", what, arm, f"step of {stage}", margin, unit="steps", needs=needs)
 
@@ -133,7 +133,7 @@ def _order(first: str, second: str, margin: float) -> Contrast:
 
 
 def _reached(arm: str, stage: str = "copying", expected: Expected = _MOST) -> Contrast:
-    name, what = f"{arm}: {stage} reached", "share of trainings that reached it at all"
+    name, what = f"{arm}: {stage} reached", "share of trainings that reached it"
     return level(name, what, arm, f"reached {stage}", 0.05, unit=OF_TRAININGS, expected=expected)
 
 

@@ -38,15 +38,15 @@ _WHOSE = {
 }
 _WHAT = {
     "causal": "predicts the next word",
-    "masked": "predicts hidden words, in three times the steps: as many answers",
-    "classify": "tells the classes of texts apart",
+    "masked": "predicts hidden words, in three times the steps (equal number of predictions)",
+    "classify": "classifies texts",
 }
 
 
 def _twins(task: str, text: str = "text", lr: float = 0.01, sizes: tuple[tuple[str, int], ...] = ()) -> tuple[Arm, Arm]:
     """A task, and the same at the same learning rate from another start on other batches."""
     same: Settings = {"text": text, "task": task, "lr": lr, "sizes": sizes, **LEARNS_MASKED}
-    again = f"the same on another seed: start and batches ({task})"
+    again = f"the same with another seed ({task})"
     return arm(task, _WHAT[task], same, probes=_PROBES), arm(
         f"{task}{AGAIN}", again, same, tune=task, trainer="other seed", probes=("relatedness",)
     )
@@ -57,7 +57,7 @@ def _beside_ceiling(space: str, some: str, other: str, expected: Expected | None
     across, ceiling = f"{space}: {some} ~ {other}", f"{space}: ceiling {some} ~ {other}"
     return Contrast(
         name=f"{across}, less its ceiling",
-        what=f"agreement of likenesses between tasks ({_WHOSE[space]}), less what noise between seeds would leave of 1",
+        what=f"agreement of tasks on which words are alike ({_WHOSE[space]}), minus the most that seed noise allows",
         terms=(
             *((0.5, arm, across) for arm in (some, other)),
             *((-0.5, f"{arm}{AGAIN}", ceiling) for arm in (some, other)),
@@ -76,18 +76,18 @@ def _agreement(name: str, what: str, arm: str, expected: Expected | None = None)
 
 def _level(space: str, some: str, other: str, expected: Expected | None = None) -> Contrast:
     who = f"two seeds of {some}" if some == other else f"{some} and {other}"
-    what = f"agreement of likenesses between {who} ({_WHOSE[space]})"
+    what = f"agreement on which words are alike, between {who} ({_WHOSE[space]})"
     return _agreement(f"{space}: {some} ~ {other}", what, some, expected)
 
 
 def _ceiling(space: str, some: str, other: str) -> Contrast:
-    what = f"the most that noise between seeds would let {some} and {other} agree ({_WHOSE[space]})"
+    what = f"the highest agreement of {some} and {other} that noise between seeds allows ({_WHOSE[space]})"
     expected = ABOVE
     return _agreement(f"{space}: ceiling {some} ~ {other}", what, some, expected)
 
 
 def _counts(task: str) -> Contrast:
-    what = "agreement of likenesses between rows of W_E and rows of mutual information in the text"
+    what = "agreement on which words are alike, between rows of W_E and rows of mutual information in the text"
     return level(f"W_E ~ counts ({task})", what, task, "W_E ~ counts", MARGIN, unit=_UNIT)
 
 

@@ -67,7 +67,11 @@ _SMALL = (
 """The usual start of every matrix, so that the trained arm needs no change."""
 _SMALL_COST = _cost("small ", "what freezing W_E at rows of N(0, 0.02) costs", ABOVE)
 _PRIMARY = _cost("", "what freezing W_E at random costs", ABOVE)
-_MASKED_COST = _cost("masked ", "predicting masked tokens", ABOVE)
+_MASKED_COST = _cost("masked ", "what freezing costs when masked tokens are predicted", ABOVE)
+_CHARACTERS_COST = _cost(
+    "characters ", "what freezing costs with characters, d_vocab near d_model", near(0.0, MARGIN_CHARACTERS),
+    MARGIN_CHARACTERS,
+)  # fmt: skip
 _PIECES = Text(tokenizer="bpe", vocab=512)
 
 
@@ -106,10 +110,10 @@ def _after_pretraining() -> tuple[Arm, ...]:
         ("feature-based", "none of it trained, only the head", ("head=only",)),
     )
     return (
-        arm("from scratch", "tells classes apart; nothing before", same, changes=SMALL_ROWS),
+        arm("from scratch", "classifies texts, without pretraining", same, changes=SMALL_ROWS),
         *(
             arm(
-                name, f"tells classes apart after filling in hidden words; {what}", same, changes=changes,
+                name, f"classifies texts after masked pretraining; {what}", same, changes=changes,
                 trainer="pretrained", before=_BEFORE,
             )
             for name, what, changes in kept
@@ -118,11 +122,11 @@ def _after_pretraining() -> tuple[Arm, ...]:
 
 
 _DIFFERENCES = (
-    ("classify frozen", "classify trained", "from scratch, rows of N(0, 1): W_E frozen, less W_E trained", BELOW),
-    ("fine-tuned, W_E frozen", "fine-tuned", "after pretraining: all but W_E trained, less all trained", None),
-    ("feature-based", "fine-tuned", "after pretraining: only the head trained, less all trained", BELOW),
-    ("fine-tuned", "from scratch", "all trained after pretraining, less all trained without", ABOVE),
-    ("feature-based", "from scratch", "only the head trained after pretraining, less all trained without", None),
+    ("classify frozen", "classify trained", "from scratch, rows of N(0, 1): W_E frozen minus W_E trained", BELOW),
+    ("fine-tuned, W_E frozen", "fine-tuned", "after pretraining: all but W_E trained, minus all trained", None),
+    ("feature-based", "fine-tuned", "after pretraining: only the head trained, minus all trained", BELOW),
+    ("fine-tuned", "from scratch", "all trained after pretraining, minus all trained without it", ABOVE),
+    ("feature-based", "from scratch", "only the head trained after pretraining, minus all trained without it", None),
 )
 """Arm, baseline, what is compared, and what one would expect."""
 
@@ -166,7 +170,7 @@ _ARMS = (
         changes=("W_E=orthogonal", "W_E=scale(22.627417)"),
     ),
     arm(
-        "counts", "W_E frozen at count vectors (PPMI, what skip-gram factorises)", text="pieces",
+        "counts", "W_E frozen at count vectors (PPMI, what skip-gram factorizes)", text="pieces",
         changes=("W_E=random(1.0)",), tables=(("W_E", "counts"),),
     ),
     arm(
@@ -179,10 +183,10 @@ _ARMS = (
     ),
 )  # fmt: skip
 _KINDS = {
-    "orthogonal": "frozen with orthogonal columns",
-    "counts": "frozen at count vectors",
-    "mapped": "frozen but for one trained map of all rows",
-    "released": "frozen for the first half only",
+    "orthogonal": "cost of W_E frozen with orthogonal columns",
+    "counts": "cost of W_E frozen at count vectors",
+    "mapped": "cost of W_E frozen except for one trained map of all rows",
+    "released": "cost of W_E frozen for the first half only",
 }
 
 
@@ -193,12 +197,12 @@ def _of_freezing(name: str, what: str, quantity: str, expected: Expected | None 
 
 _CONTRASTS = (
     _PRIMARY,
-    _cost("characters ", "with characters, d_vocab near d_model", near(0.0, MARGIN_CHARACTERS), MARGIN_CHARACTERS),
-    _cost("many pieces ", "with 2,048 pieces", Expected(more_than="frozen - trained")),
-    _cost("wide ", f"d_model {_WIDE} instead of 64", Expected(less_than="frozen - trained")),
-    _cost("narrow ", f"d_model {_NARROW} instead of 64", Expected(more_than="frozen - trained")),
+    _CHARACTERS_COST,
+    _cost("many pieces ", "what freezing costs with 2,048 pieces", Expected(more_than="frozen - trained")),
+    _cost("wide ", f"what freezing costs at d_model {_WIDE} instead of 64", Expected(less_than="frozen - trained")),
+    _cost("narrow ", f"what freezing costs at d_model {_NARROW} instead of 64", Expected(more_than="frozen - trained")),
     _MASKED_COST,
-    _cost("tied ", "with W_U tied to W_E, which freezes both", ABOVE),
+    _cost("tied ", "what freezing costs with tied embeddings, where it freezes both", ABOVE),
     _SMALL_COST,
     *(cost(f"{name} - trained", what, name, "trained", MARGIN) for name, what in _KINDS.items()),
     *(
@@ -214,12 +218,12 @@ _CONTRASTS = (
     ),
     difference_of_costs(
         "more pieces cost more",
-        "cost with 2,048 pieces less cost with 512, the same d_model (2,048 are longer, so that as much a byte is more"
-        " a token)",
+        "cost with 2,048 pieces minus cost with 512, at the same d_model (longer pieces: the same cost per byte is"
+        " more per token)",
         ("many pieces frozen", "many pieces trained"), ("frozen", "trained"), MARGIN, expected=ABOVE,
     ),
     difference_of_costs(
-        _BY_WIDTH, f"cost at d_model {_NARROW} less cost at {_WIDE}, the same 512 pieces",
+        _BY_WIDTH, f"cost at d_model {_NARROW} minus cost at {_WIDE}, with the same 512 pieces",
         ("narrow frozen", "narrow trained"), ("wide frozen", "wide trained"), MARGIN, expected=ABOVE,
     ),
 )  # fmt: skip

@@ -12,18 +12,18 @@ them are two things: what passes three layers of four by their skip connections 
 Shares say where gradient comes along, not whether learning needs it there. So paths are also cut while a model trains
 (`stop_gradient`), and what that costs is told in nats against the model that cuts nothing:
 
-    cut V          none passes v: nothing reaches what lies below along it, and W_V stays as it starts too
+    cut V          none passes v: nothing reaches what lies below along it, and W_V keeps its initial values too
     cut QK         the same of q and k, with W_Q and W_K
     cut attention  none passes what an attention reads: its matrices learn (the gain of the norm before it does not),
                    and what lies below hears from above by skip connections and MLPs alone
-    cut layers     none passes from the second layer to the first: W_E, W_pos and the first layer stay as they start
+    cut layers     none passes from the second layer to the first: W_E, W_pos and the first layer stay fixed
 
 What is held with a path has an arm of its own (`held V`, `held QK`), so the price of the path alone is the difference.
 What a cut takes from the gradient of all else is of the function: another basis inside a head changes nothing of it. A
 cost is of a training, from this start with this optimizer. The null is the model that cuts nothing, and nothing is said
 of a cut where that one learned no more than frequencies. Without skip connections a model from N(0, 0.02) learns no
-more than that; in full there is one from Glorot's start, which learns. --quick has `cut V` and `cut QK` only, one depth
-and one start.
+more than that; in full there is one from Glorot initialization, which learns. --quick has `cut V` and `cut QK` only,
+one depth and one start.
 """
 
 import dataclasses
@@ -87,7 +87,7 @@ def _upper(arm: str, n_layers: int) -> Contrast:
 def _value_over_scores(arm: str, expected: Expected | None = None) -> Contrast:
     return Contrast(
         name=f"V - (Q + K) ({arm})",
-        what="share through v, less that through q and k, at the first layer",
+        what="share through v, minus that through q and k, at the first layer",
         terms=tuple((sign, arm, f"L0.resid_pre {path}") for sign, path in ((1.0, "V"), (-1.0, "Q"), (-1.0, "K"))),
         margin=MARGIN,
         unit=_UNIT,
@@ -96,23 +96,24 @@ def _value_over_scores(arm: str, expected: Expected | None = None) -> Contrast:
 
 
 _CUTS = (
-    arm("cut V", "no gradient passes v, so W_V stays as it starts", changes=("L*.v=stop_gradient",)),
+    arm("cut V", "no gradient passes v, so W_V keeps its initial values", changes=("L*.v=stop_gradient",)),
     arm(
-        "cut QK", "no gradient passes q and k, so W_Q and W_K stay as they start", changes=("L*.[qk]=stop_gradient",)
+        "cut QK", "no gradient passes q and k, so W_Q and W_K keep their initial values",
+        changes=("L*.[qk]=stop_gradient",),
     ),
     arm(
         "cut attention", "no gradient passes what an attention reads; its matrices are trained",
         changes=("L*.x=stop_gradient",),
     ),
     arm(
-        "cut layers", "no gradient passes into the first layer, so that and the embeddings stay as they start",
+        "cut layers", "no gradient passes into the first layer, so that and the embeddings keep their initial values",
         changes=("L1.resid_pre=stop_gradient",),
     ),
 )  # fmt: skip
 _QUICK_CUTS = _CUTS[:2]
 _HELD = (
-    arm("held V", "W_V stays as it starts; gradient passes v", changes=("L*.W_V=freeze",)),
-    arm("held QK", "W_Q and W_K stay as they start; gradient passes q and k", changes=("L*.W_[QK]=freeze",)),
+    arm("held V", "W_V keeps its initial values; gradient passes v", changes=("L*.W_V=freeze",)),
+    arm("held QK", "W_Q and W_K keep their initial values; gradient passes q and k", changes=("L*.W_[QK]=freeze",)),
 )
 
 
@@ -121,14 +122,14 @@ def _costs(cuts: Sequence[Arm], held: Sequence[Arm]) -> tuple[Contrast, ...]:
     lose."""
     gate = learned("trained")
     price = (
-        cost(f"{one.name} - trained", f"what it costs that {one.what}", one.name, "trained", _COST_MARGIN,
+        cost(f"{one.name} - trained", f"cost when {one.what}", one.name, "trained", _COST_MARGIN,
              needs=gate.name)
         for one in (*cuts, *held)
     )  # fmt: skip
     of_path = (
         cost(
             f"{one.name.replace('held', 'cut')} - {one.name}",
-            f"what the path alone is worth: cut, less its matrices held ({one.name.removeprefix('held ')})",
+            f"value of the path alone: cut, minus its matrices frozen ({one.name.removeprefix('held ')})",
             one.name.replace("held", "cut"), one.name, _COST_MARGIN, needs=gate.name,
         )
         for one in held
@@ -141,15 +142,15 @@ _LARGE = arm(
     probes=_PROBES,
 )  # fmt: skip
 _TRAINED = arm("trained", "norm before each sublayer, skip connections", probes=(*_LEARNING, _MOVING))
-_UNTRAINED = arm("untrained", "the same at its start", AT_START, probes=_PROBES)
+_UNTRAINED = arm("untrained", "the same model, untrained", AT_START, probes=_PROBES)
 _SKIPLESS = arm("skipless", "no skip connections", layout=(("skip", False),), probes=_LEARNING)
 _AFTER = arm("norm after", "norm after each sum", layout=(("norm_place", "post"),), probes=_PROBES)
 _SGD = arm("sgd", "trained by SGD", optimizer="sgd", lr=0.5, probes=(*_PROBES, _MOVING))
 _DEPTHS = tuple(arm(f"{n} layers", f"of {n} layers", sizes=(("n_layers", n),), probes=_PROBES) for n in (2, 6))
 _GLOROT = (
-    arm("Glorot", "from Glorot's start", layout=GLOROT, probes=_LEARNING),
+    arm("Glorot", "from Glorot initialization", layout=GLOROT, probes=_LEARNING),
     arm(
-        "skipless Glorot", "no skip connections, from Glorot's start", layout=(("skip", False), *GLOROT),
+        "skipless Glorot", "no skip connections, from Glorot initialization", layout=(("skip", False), *GLOROT),
         probes=_LEARNING,
     ),
 )  # fmt: skip
@@ -161,11 +162,11 @@ def _around(arm: str, other: str, what: str, expected: Expected | None) -> Contr
 
 
 _SIZE = _around(
-    "large rows", "trained", "share around all sublayers with large rows, less that with small ones",
+    "large rows", "trained", "share around all sublayers with large rows, minus that with small ones",
     ABOVE,
 )  # fmt: skip
 _DEPTH = _around(
-    "6 layers", "2 layers", "share around all sublayers of 6 layers, less that of 2",
+    "6 layers", "2 layers", "share around all sublayers with 6 layers, minus that with 2",
     BELOW,
 )  # fmt: skip
 
@@ -198,12 +199,12 @@ def _of_shares(names: Sequence[str], n_layers: int) -> tuple[Contrast, ...]:
     skipless = [name for name in names if name.startswith("skipless")]
     others = [name for name in names if name not in skipless]
     return (
-        _share("trained", "around", "share that reaches the embeddings through no sublayer", near(0.0, MARGIN)),
+        _share("trained", "around", "share of gradient that reaches the embeddings past all layers", near(0.0, MARGIN)),
         _SIZE,
         *_paths("trained", 0),
         *(_upper(name, n_layers) for name in ("trained", "untrained")),
         *(
-            _share(name, "around", f"share that reaches the embeddings through no sublayer: {name}")
+            _share(name, "around", f"share of gradient that reaches the embeddings past all layers: {name}")
             for name in others
             if name != "trained"
         ),
@@ -211,7 +212,7 @@ def _of_shares(names: Sequence[str], n_layers: int) -> tuple[Contrast, ...]:
         *(_value_over_scores(name, ABOVE if name == "large rows" else None) for name in others),
         cost(
             "skipless - trained",
-            "what removing the skip connections costs (from N(0, 0.02) such models hardly learn)",
+            "cost of removing the skip connections (from N(0, 0.02) such models hardly learn)",
             "skipless", "trained", _COST_MARGIN,
         ),
         *of_learned([_value_over_scores(name) for name in skipless], skipless),
@@ -224,14 +225,14 @@ def _order(arm: str, n_layers: int) -> tuple[Contrast, ...]:
     first = {("VO", "W_U"): ABOVE, ("QK", "VO"): ABOVE, ("L0", f"L{n_layers - 1}"): None}
     when = (
         level(
-            f"half way {name} ({arm})", f"the step at which {name} is half as far from its start as at the end", arm,
+            f"half way {name} ({arm})", f"step at which {name} is halfway to where it ends", arm,
             f"half way {name}", _STEPS, unit="steps",
         )
         for name in ("W_U", "W_E", "VO", "QK", "MLP")
     )  # fmt: skip
     later = (
         Contrast(
-            name=f"half way {a} - {b} ({arm})", what=f"how many steps later {a} is half-way than {b}",
+            name=f"half way {a} - {b} ({arm})", what=f"how many steps later {a} is halfway than {b}",
             terms=((1.0, arm, f"half way {a}"), (-1.0, arm, f"half way {b}")), margin=_STEPS, unit="steps",
             expected=expected,
         )
@@ -243,7 +244,7 @@ def _order(arm: str, n_layers: int) -> tuple[Contrast, ...]:
 def _from_glorot() -> tuple[Contrast, ...]:
     """What skip connections are worth where a model without them learns."""
     plain, skipless = (one.name for one in _GLOROT)
-    what = "what removing the skip connections costs from Glorot's start"
+    what = "cost of removing the skip connections, from Glorot initialization"
     gate = learned(plain)
     return cost(f"{skipless} - {plain}", what, skipless, plain, _COST_MARGIN, needs=gate.name), gate
 

@@ -87,11 +87,11 @@ def _undivided(base: str, expected: tuple[Expected, Expected]) -> tuple[Contrast
     own, same = f"{base}, undivided", f"{base}, undivided, same rate"
     return (
         cost(
-            f"{own} - {base}", "cost of leaving the division out, each at its own rate", own, base, MARGIN,
+            f"{own} - {base}", "cost of undivided scores, each at its own rate", own, base, MARGIN,
             expected=expected[0],
         ),
         cost(
-            f"{same} - {own}", "of leaving it out: what the rate of the divided scores costs, against its own", same,
+            f"{same} - {own}", "cost of undivided scores at the rate tuned with division, against their own rate", same,
             own, MARGIN, expected=expected[1],
         ),
     )  # fmt: skip
@@ -104,8 +104,8 @@ def _rows(arm: str, expected: Expected | None = None) -> tuple[Contrast, ...]:
             unit="of the rows", expected=expected,
         ),
         difference(
-            f"entropy of rows: {arm}", "entropy of rows, less that of even rows, in shares of the latter", arm, _EVEN,
-            "entropy share", _SHARE, unit="of the entropy of even rows",
+            f"entropy of rows: {arm}", "entropy of attention rows minus that of even rows, as a share of the latter",
+            arm, _EVEN, "entropy share", _SHARE, unit="of the entropy of even rows",
         ),
     )  # fmt: skip
 
@@ -121,8 +121,8 @@ _OF_ROWS = (
     *_rows(f"{_GLOROT_ONE}, undivided, untrained", ABOVE),
     *_rows(f"{_GLOROT_ONE}, undivided"),
     level(
-        "pruned to one head", "loss of the finished model of 4 heads with only the dearest of each layer left (chosen"
-        " on other windows), less its loss", _BASE, "pruned", MARGIN, expected=ABOVE,
+        "pruned to one head", "loss of the finished model of 4 heads with only the most useful head of each layer"
+        " (chosen on other windows), minus its loss", _BASE, "pruned", MARGIN, expected=ABOVE,
     ),
 )  # fmt: skip
 

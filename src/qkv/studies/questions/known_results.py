@@ -54,7 +54,7 @@ def _positions(batch_size: int) -> _Row:
     )  # fmt: skip
     matter = difference_of_costs(
         "positions matter to masked models",
-        "cost of having no positions when masked tokens are predicted, less that when the next one is",
+        "cost of having no positions when masked tokens are predicted, minus that when the next one is",
         ("masked, no positions", "masked, positions"), ("causal, no positions", "causal, positions"), MARGIN,
         expected=ABOVE,
     )  # fmt: skip
@@ -69,7 +69,7 @@ def _rare() -> _Row:
     pair = ("pieces, sgd", "pieces, adamw")
     stalls = difference_of_costs(
         "SGD stalls on rare tokens",
-        "by how much SGD lies behind AdamW on the rarest third of targets, less that on the commonest third",
+        "gap of SGD to AdamW on the rarest third of targets, minus that on the commonest third",
         pair, pair, MARGIN, ("loss rare", "loss common"), expected=ABOVE,
     )  # fmt: skip
     return arms, (stalls,)
@@ -87,7 +87,7 @@ def _matrices() -> _Row:
     )
     cheaper = difference_of_costs(
         "W_V = W_O = I is cheaper without skips",
-        "cost of W_V = W_O = I with skip connections, less that without, from Glorot's start",
+        "cost of W_V = W_O = I with skip connections minus that without, from Glorot's start",
         ("with skips, VO identity", "with skips"), ("skipless, VO identity", "skipless"), MARGIN, expected=ABOVE,
     )  # fmt: skip
     return arms, (
@@ -95,7 +95,7 @@ def _matrices() -> _Row:
             "QK frozen - causal", "cost of freezing W_Q and W_K at N(0, 0.02)", "QK frozen", "causal", MARGIN,
             expected=ABOVE,
         ),
-        cost("sharing: Q = K - K = V", "cost of W_Q = W_K, less that of W_K = W_V", "Q = K", "K = V", MARGIN,
+        cost("sharing: Q = K - K = V", "cost of W_Q = W_K minus that of W_K = W_V", "Q = K", "K = V", MARGIN,
              expected=ABOVE),
         *of_learned((cheaper,), ("skipless",)),
     )  # fmt: skip
@@ -109,7 +109,7 @@ def _recall() -> _Row:
     )
     still = Contrast(
         name="frozen W_Q and W_K still recall",
-        what="answers told rightly with W_Q and W_K frozen, less nine tenths of those with everything trained",
+        what="correct answers with W_Q and W_K frozen, minus 90% of those with everything trained",
         terms=((1.0, "recall, QK frozen", "answers"), (-0.9, "recall", "answers")),
         margin=_POINTS,
         unit="points of 100",

@@ -70,12 +70,12 @@ def addition(text: str) -> tuple[tuple[Arm, ...], tuple[Contrast, ...]]:
     names = ("wide tables", "narrow tables")
     return tuple(map(adding, names, _WIDTHS)), (
         difference(
-            _BY_WIDTH, "held-out sums told rightly by a wide random body, less those by a narrow one", *names,
-            "answers", _POINTS, unit="points of 100", expected=ABOVE, needs=_ADDS,
+            _BY_WIDTH, "held-out sums answered correctly over a wide random body, minus those over a narrow one",
+            *names, "answers", _POINTS, unit="points of 100", expected=ABOVE, needs=_ADDS,
         ),
         level(
-            _ADDS, "held-out sums told rightly by a wide random body (1.0 of 100 by chance)", names[0], "answers",
-            _POINTS, unit="points of 100", expected=ABOVE,
+            _ADDS, "held-out sums answered correctly over a wide random body (1.0 of 100 by chance)", names[0],
+            "answers", _POINTS, unit="points of 100", expected=ABOVE,
         ),
     )  # fmt: skip
 
@@ -113,7 +113,7 @@ def _full(ask: Ask) -> Design:
             _cost("tables and norms", "recall ", unit="nats per answer"),
             difference_of_costs(
                 "cost at d_model 64, less that at 128",
-                "cost of training only tables and norms at d_model 64, less that at 128",
+                "cost of training only tables and norms at d_model 64, minus that at 128",
                 ("tables and norms", "everything"), ("wide tables and norms", "wide everything"), MARGIN,
                 expected=ABOVE,
             ),

@@ -62,14 +62,14 @@ def _arm(task: str, positions: str, prefix: str = "", text: str = "text", sizes:
 
 
 _UNTRAINED = arm(
-    "causal, none, untrained", "the causal model without positions at its start", _of("none"), AT_START
+    "causal, none, untrained", "the causal model without positions, untrained", _of("none"), AT_START
 )  # fmt: skip
 
 
 def _cost(task: str, positions: str, prefix: str = "", expected: Expected | None = None) -> Contrast:
     """What having none costs, against one kind of positions."""
     none, with_them = (f"{prefix}{task}, {p}" for p in ("none", positions))
-    what = f"loss of {none}, less that of the same with {positions} positions"
+    what = f"loss of {none}, minus that of the same with {positions} positions"
     return cost(f"{none} - {with_them}", what, none, with_them, MARGIN, expected=expected)
 
 
@@ -84,7 +84,7 @@ def _read_at(arm: str, layer: int = _LAYERS, expected: Expected | None = None) -
 
 
 def _order(arm: str, expected: Expected | None = None, constant: bool = False) -> Contrast:
-    what = "loss with the other tokens of a window shuffled, less the loss"
+    what = "loss with the other tokens of a window shuffled, minus the loss"
     return level(f"order used: {arm}", what, arm, "order", MARGIN, expected=expected, constant=constant)
 
 
@@ -148,7 +148,7 @@ def _full(ask: Ask) -> Design:
             _cost("masked", "rotary", "short ", expected=ABOVE),
             difference_of_costs(
                 "masked - causal",
-                "cost of having no positions, against rotary ones, to a masked model less that to a causal one",
+                "cost of having no positions, against rotary ones, to a masked model minus that to a causal one",
                 ("masked, none", "masked, rotary"), ("causal, none", "causal, rotary"), MARGIN, expected=ABOVE,
             ),
             _cost("causal", "rotary", "chain ", expected=ABOVE),

@@ -57,17 +57,18 @@ _TRAINED = ("contextual", "change of basis", "analogies", "triplets")
 def _arms(steps: int) -> tuple[Arm, ...]:
     return (
         arm("causal", "predicts the next word", probes=_TRAINED),
-        arm("masked", "predicts hidden words, in three times the steps: as many answers", LEARNS_MASKED, task="masked",
-            lr=0.003, sizes=(("steps", ANSWERS * steps),), probes=("contextual", "analogies", "learned")),
-        arm("untrained", "the causal model at its start", _STILL),
-        arm("untrained masked", "the masked model at its start", LEARNS_MASKED, _STILL, task="masked"),
+        arm("masked", "predicts hidden words, in three times the steps (equal number of predictions)", LEARNS_MASKED,
+            task="masked", lr=0.003, sizes=(("steps", ANSWERS * steps),),
+            probes=("contextual", "analogies", "learned")),
+        arm("untrained", "the causal model, untrained", _STILL),
+        arm("untrained masked", "the masked model, untrained", LEARNS_MASKED, _STILL, task="masked"),
     )  # fmt: skip
 
 
 def _classify(steps: int, vocab: int) -> tuple[dict[str, Text], Arm]:
     """The objective of telling classes apart, where the source has labels."""
     return {"labelled": Text(stream="labelled", tokenizer="word", vocab=vocab)}, arm(
-        "classify", "tells the classes of texts apart", text="labelled", task="classify", lr=0.003,
+        "classify", "classifies texts", text="labelled", task="classify", lr=0.003,
         sizes=(("batch_size", 64), ("steps", steps)), probes=("contextual", "learned"),
     )  # fmt: skip
 
@@ -105,14 +106,14 @@ def _measured(
 
 def _change(arm: str, measure: str, what: str, last: int, expected: Expected | None = None) -> Contrast:
     return _measured(
-        f"{measure}, layer {last} - 0 ({arm})", f"{what} after the last layer, less the same at layer 0", _COSINE,
+        f"{measure}, layer {last} - 0 ({arm})", f"{what} after the last layer, minus the same at layer 0", _COSINE,
         (1.0, arm, f"{measure} {last}"), (-1.0, arm, f"{measure} 0"), expected=expected,
     )  # fmt: skip
 
 
 _SELF = "how alike one word's vectors in different contexts are, beyond those of different words,"
-_WINDOW = "how alike vectors are to the mean of their window, beyond windows dealt out anew,"
-_ONE = "share of a word's occurrences that one vector explains, beyond words dealt out anew,"
+_WINDOW = "how alike vectors are to the mean of their window, beyond shuffled windows,"
+_ONE = "share of a word's occurrences that one vector explains, beyond shuffled words,"
 _ASKED_FIRST = ("masked", "classify")
 _BEYOND = "neighbours at the top (causal)"
 _ASKED, _BEYOND_C = "analogies asked", "beyond the nearest neighbour of c"
@@ -124,7 +125,7 @@ def _contextuality(last: int, labelled: bool) -> tuple[Contrast, ...]:
 
     def added(arm: str, start: str) -> Contrast:
         return _measured(
-            f"self-similarity: {arm} - {start}", f"change of {_SELF} {arm} less {start}", _COSINE,
+            f"self-similarity: {arm} - {start}", f"change of {_SELF} {arm} minus {start}", _COSINE,
             (1.0, arm, f"self-similarity {last}"), (-1.0, arm, "self-similarity 0"),
             (-1.0, start, f"self-similarity {last}"), (1.0, start, "self-similarity 0"),
             expected=BELOW if arm == "causal" else None,
@@ -153,23 +154,23 @@ def _static(arm: str, last: int) -> tuple[Contrast, ...]:
     return (
         _measured(
             f"neighbours at the top ({arm})",
-            "nearest words by contextual means that are so by W_E, beyond chance, after the last layer", _SHARE,
+            "nearest words by contextual means, after the last layer, that are so by W_E too, beyond chance", _SHARE,
             (1.0, arm, f"neighbours {last}"),
         ),
         _measured(
-            f"mean ~ W_E ({arm})", "agreement of likenesses: mean vectors after the last layer and W_E", _RANKS, mean,
+            f"mean ~ W_E ({arm})", "agreement of similarities: mean vectors after the last layer and W_E", _RANKS, mean,
             expected=ABOVE,
         ),
         _measured(
-            f"first component - mean ({arm})", "the same of first principal components, less that of means", _RANKS,
+            f"first component - mean ({arm})", "the same for first principal components, minus that for means", _RANKS,
             (1.0, arm, f"first ~ W_E {last}"), (-1.0, *mean[1:]),
         ),
         _measured(
-            f"W_E ~ counts ({arm})", "agreement of likenesses: W_E and rows of mutual information", _RANKS, counts,
+            f"W_E ~ counts ({arm})", "agreement of similarities: W_E and rows of mutual information", _RANKS, counts,
             expected=ABOVE,
         ),
         _measured(
-            f"mean ~ counts - W_E ~ counts ({arm})", "agreement with counts: mean vectors less rows of W_E", _RANKS,
+            f"mean ~ counts - W_E ~ counts ({arm})", "agreement with counts: mean vectors minus rows of W_E", _RANKS,
             (1.0, arm, f"mean ~ counts {last}"), (-1.0, *counts[1:]),
         ),
     )  # fmt: skip
@@ -179,8 +180,8 @@ def _warning() -> tuple[Contrast, ...]:
     """What another pair W_Q, W_K with the same scores does."""
     return (
         _measured(
-            "q ~ q in another basis (causal)", "agreement of likenesses among queries, before and after W_Q and W_K are"
-            " exchanged for a pair with the same scores", _RANKS, (1.0, "causal", "q ~ q"),
+            "q ~ q in another basis (causal)", "agreement of similarities among queries, before and after W_Q and W_K"
+            " are exchanged for a pair with the same scores", _RANKS, (1.0, "causal", "q ~ q"),
             expected=Expected(below=1.0),
         ),
         level(
@@ -193,7 +194,7 @@ def _warning() -> tuple[Contrast, ...]:
 def _analogies(ask: Ask, text: Text) -> tuple[Contrast, ...]:
     """How many can be asked; shares of right answers only where they are enough."""
     asked = _measured(
-        _ASKED, f"share of {N_QUESTIONS} analogies that the validation text has the words of", _SHARE,
+        _ASKED, f"share of {N_QUESTIONS} analogies whose words occur in the validation text", _SHARE,
         (1.0, "causal", _ASKED), constant=True,
     )  # fmt: skip
     if not _enough(ask, text):
@@ -209,7 +210,7 @@ def _analogies(ask: Ask, text: Text) -> tuple[Contrast, ...]:
         asked_of.append((_PUBLISHED, "published"))
     return asked, *(
         _measured(
-            _by_analogy(name, arm, beyond), f"analogies answered rightly by {whose[name]}, {beyond}", _POINTS,
+            _by_analogy(name, arm, beyond), f"analogies answered correctly by {whose[name]}, {beyond}", _POINTS,
             (1.0, arm, f"{quantity} {name}"), constant=name in ("counts", "published"),
         )  # fmt: skip
         for arm, name in asked_of

@@ -49,16 +49,16 @@ def _arm(name: str, prefix: str = "", changes: tuple[str, ...] = (), *common: Se
     return arm(f"{prefix}{name}", _SHARED[name], *common, changes=own)
 
 
-_OWN = arm("three matrices", "three matrices of their own, all trained", probes=("roles",))
+_OWN = arm("three matrices", "three separate matrices, all trained", probes=("roles",))
 
 
 def _untrained(prefix: str = "", *common: Settings) -> Arm:
-    return arm(f"{prefix}untrained", "the same model at its start", *common, AT_START, probes=("roles",))
+    return arm(f"{prefix}untrained", "the same model, untrained", *common, AT_START, probes=("roles",))
 
 
 def _narrow(d_head: int) -> Arm:
     return arm(
-        "narrow", "three matrices of their own, heads half as wide: as many parameters in attention as one matrix in"
+        "narrow", "three separate matrices, heads half as wide: as many parameters in attention as one matrix in"
         " all three roles", sizes=(("d_head", d_head // 2),),
     )  # fmt: skip
 
@@ -73,21 +73,21 @@ def _read(prefix: str = "") -> tuple[Contrast, ...]:
     pair = (f"{prefix}three matrices", f"{prefix}untrained")
     angles = (
         difference(
-            f"{prefix}angle {a}{b}", f"angle between what W_{a} and W_{b} of a head read, less that untrained", *pair,
+            f"{prefix}angle {a}{b}", f"angle between what W_{a} and W_{b} of a head read, minus that untrained", *pair,
             f"angle {a}{b}", _DEGREES, unit="degrees",
         )
         for a, b in ("QK", "QV", "KV")
     )  # fmt: skip
     share = difference(
-        f"{prefix}symmetric share", "share of |W_Q W_K^T|^2 that is symmetric, less that untrained", *pair,
+        f"{prefix}symmetric share", "share of |W_Q W_K^T|^2 that is symmetric, minus that untrained", *pair,
         "symmetric share", 0.05, unit="of the square",
     )  # fmt: skip
     nats = (
         level(f"{prefix}{quantity}", what, pair[0], quantity, MARGIN, expected=expected)
         for quantity, what, expected in (
-            ("exchanged", "loss with W_Q and W_K in each other's place, less the loss", ABOVE),
-            ("symmetric part", "loss with the symmetric part of W_Q W_K^T alone, less the loss", None),
-            ("antisymmetric part", "loss with its antisymmetric part alone, less the loss", None),
+            ("exchanged", "increase in loss when W_Q and W_K are swapped", ABOVE),
+            ("symmetric part", "increase in loss with only the symmetric part of W_Q W_K^T", None),
+            ("antisymmetric part", "increase in loss with only its antisymmetric part", None),
         )
     )
     return (*angles, share, *nats)
@@ -116,7 +116,7 @@ def _masked_cost(name: str) -> Contrast:
 def _full(ask: Ask) -> Design:
     masked: Settings = {"task": "masked", "lr": 0.003, **LEARNS_MASKED, "sizes": (("steps", ANSWERS * FULL.steps),)}
     sharing = cost(
-        "Q = K - K = V", "cost of W_Q = W_K, less that of W_K = W_V", "Q = K", "K = V", MARGIN,
+        "Q = K - K = V", "cost of W_Q = W_K minus that of W_K = W_V", "Q = K", "K = V", MARGIN,
         expected=ABOVE,
     )  # fmt: skip
     return make_design(

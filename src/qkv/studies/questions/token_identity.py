@@ -37,19 +37,19 @@ MARGIN = 5.0
 """Points of accuracy: what is told of 95 in 100 tokens is not lost."""
 MARGIN_NATS = 0.1
 _PROBES, _HIDDEN = ("tokens named",), ("tokens named", "hidden tokens named")
-_BODY = "rotary positions and Glorot's start with small rows of W_E, as in every arm"
+_BODY = "rotary positions and Glorot initialization with small rows of W_E, as in every arm"
 _POINTS, _NATS = "points of accuracy", "nats per token"
 
 
 def _arms(steps: int) -> tuple[Arm, ...]:
     return (
         arm("causal", f"predicts the next token; {_BODY}", LEARNS_MASKED, probes=_PROBES),
-        arm("masked", "predicts hidden tokens, in three times the steps: as many answers", LEARNS_MASKED,
+        arm("masked", "predicts hidden tokens, in three times the steps (equal number of predictions)", LEARNS_MASKED,
             task="masked", sizes=(("steps", ANSWERS * steps),), probes=_HIDDEN),
         arm("skipless", "predicts the next token without skip connections: the control that loses identity",
             LEARNS_MASKED, layout=(*MASKED_LAYOUT, ("skip", False)), probes=_PROBES),
-        arm("untrained", "the causal model at its start", LEARNS_MASKED, AT_START, probes=_PROBES),
-        arm("untrained masked", "the masked model at its start", LEARNS_MASKED, AT_START, task="masked",
+        arm("untrained", "the causal model, untrained", LEARNS_MASKED, AT_START, probes=_PROBES),
+        arm("untrained masked", "the masked model, untrained", LEARNS_MASKED, AT_START, task="masked",
             probes=_HIDDEN),
     )  # fmt: skip
 
@@ -57,7 +57,7 @@ def _arms(steps: int) -> tuple[Arm, ...]:
 def _classify(steps: int) -> tuple[dict[str, Text], Arm]:
     """The objective of telling classes apart, where the source has labels."""
     return {"labelled": Text(stream="labelled", tokenizer="word")}, arm(
-        "classify", "tells the classes of texts apart", LEARNS_MASKED, text="labelled", task="classify", lr=0.003,
+        "classify", "classifies texts", LEARNS_MASKED, text="labelled", task="classify", lr=0.003,
         sizes=(("batch_size", 64), ("steps", steps)), probes=_PROBES,
     )  # fmt: skip
 
@@ -77,20 +77,20 @@ def _change(
 ) -> Contrast:
     """Nats that a probe reads after one layer, less those after another."""
     where, which = ("hidden information", "hidden ") if hidden else ("information", "")
-    what = f"nats that a probe reads of the {which}token at layer {after}, less those at layer {before}"
+    what = f"nats that a probe reads of the {which}token at layer {after}, minus those at layer {before}"
     some, other = f"{where} {after}", f"{where} {before}"
     return _within(arm, f"{where} {after} - {before}", what, some, other, MARGIN_NATS, _NATS, expected)
 
 
 def _named(arm: str, after: int, expected: Expected | None = None) -> Contrast:
-    what = f"frequent tokens that a probe names at layer {after}, less those that it names without looking"
+    what = f"frequent tokens that a probe names at layer {after}, minus those it names without looking"
     some, other = f"identity {after}", f"chance {after}"
     return _within(arm, f"named at layer {after}", what, some, other, MARGIN, _POINTS, expected)
 
 
 def _fall(arm: str, after: int, expected: Expected | None, quantity: str = "identity") -> Contrast:
     how = "frequent tokens that a probe" if quantity == "identity" else "tokens that the nearest row of W_E"
-    what = f"{how} names at layer {after}, less those at layer 0"
+    what = f"{how} names at layer {after}, minus those at layer 0"
     some, other = f"{quantity} {after}", f"{quantity} 0"
     return _within(arm, f"{quantity} {after} - 0", what, some, other, MARGIN, _POINTS, expected)
 
@@ -104,7 +104,7 @@ def _beside(arm: str, other: str, layer: int, expected: Expected | None = None) 
     )
     return Contrast(
         name=f"information {layer} - 0: {arm} - {other}",
-        what=f"change of what a probe reads from layer 0 to layer {layer}: {arm} less {other}",
+        what=f"change of what a probe reads from layer 0 to layer {layer}: {arm} minus {other}",
         terms=terms,
         margin=MARGIN_NATS,
         unit=_NATS,

@@ -109,7 +109,7 @@ def _less(arm: str, baseline: str, what: str, expected: Expected | None = None) 
 
 def _against_characters(arms: tuple[Arm, ...], expected: Expected | None = None) -> tuple[Contrast, ...]:
     return tuple(
-        _less(one.name, "characters", f"bits per byte of {one.what}, less those of characters", expected)
+        _less(one.name, "characters", f"bits per byte of {one.what}, minus those of characters", expected)
         for one in arms
     )
 
@@ -122,11 +122,11 @@ def _in_twos(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
     found = []
     for one in arms:
         same: Settings = {"text": one.text, "sizes": one.sizes, "probes": _RELATED[:1]}
-        again = f"the same on another seed: start and batches ({one.name})"
+        again = f"the same with another seed ({one.name})"
         found += [
             dataclasses.replace(one, probes=(*one.probes, *_RELATED)),
             arm(f"{one.name}{AGAIN}", again, same, trainer="other seed", tune=one.name),
-            arm(f"{one.name}{UNTRAINED}", f"the same at its start ({one.name})", same, AT_START),
+            arm(f"{one.name}{UNTRAINED}", f"the same, untrained ({one.name})", same, AT_START),
         ]
     return tuple(found)
 
@@ -150,15 +150,15 @@ def _related(cut: Arm, words: Arm, space: str) -> tuple[Contrast, ...]:
 
     return (
         of(
-            f"{across}, less its start", f"{which}, less that of its model at the start", *whole,
+            f"{across}, less its start", f"{which}, minus that of its untrained model", *whole,
             (-1.0, f"{cut.name}{UNTRAINED}", null), expected=ABOVE,
         ),
         of(
-            f"{across}, less its ceiling", f"{which}, less what noise between seeds would leave of 1", *whole,
+            f"{across}, less its ceiling", f"{which}, minus the most that noise between seeds allows", *whole,
             *((-weight, name, of) for weight, name, of in most),
         ),
         of(
-            ceiling, f"the most that noise between seeds would let {cut.text} and words agree ({space})", *most,
+            ceiling, f"the highest agreement of {cut.text} and words that noise between seeds allows ({space})", *most,
             expected=ABOVE, gated=False,
         ),
     )  # fmt: skip

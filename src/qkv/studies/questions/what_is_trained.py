@@ -35,7 +35,7 @@ def _pairs(optimizers: tuple[str, ...]) -> tuple[Arm, ...]:
         for each in (
             arm(name, f"{name}, real text", optimizer=name, lr=_LR[name], probes=(*_PROBES, "ledger")),
             arm(
-                f"{name} null", f"{name}, random labels: frequencies can be learned, no more", optimizer=name,
+                f"{name} null", f"{name}, random labels: only token frequencies can be learned", optimizer=name,
                 lr=_LR[name], labels="random", tune=name, probes=("drift", "rows"),
             ),
         )
@@ -43,28 +43,28 @@ def _pairs(optimizers: tuple[str, ...]) -> tuple[Arm, ...]:
 
 
 def _worth(arm: str, matrix: str, expected: Expected | None = None) -> Contrast:
-    what = f"loss with {matrix} set back to its start, less the loss"
+    what = f"increase in loss when {matrix} is reset to its initial values"
     return level(f"{matrix} set back ({arm})", what, arm, f"reset {matrix}", MARGIN, expected=expected)
 
 
 def _moved(optimizer: str, matrix: str) -> Contrast:
     return difference(
-        f"{matrix} moved ({optimizer})", f"relative drift of {matrix} on real text, less that on random labels",
+        f"{matrix} moved ({optimizer})", f"relative drift of {matrix} on real text, minus that on random labels",
         optimizer, f"{optimizer} null", f"drift {matrix}", 0.1, unit="of its start's norm",
     )  # fmt: skip
 
 
 def _earned(optimizer: str, matrix: str) -> Contrast:
-    what = f"nats that the movement of {'all norms' if matrix == 'norms' else matrix} earned on a fixed batch"
+    what = f"drop in loss on a fixed batch that is due to the change of {'all norms' if matrix == 'norms' else matrix}"
     return level(f"{matrix} earned ({optimizer})", what, optimizer, f"earned {matrix}", MARGIN)
 
 
 def _closes(optimizer: str) -> tuple[Contrast, Contrast]:
     """What there was to earn, and whether the parts of the ledger add up to it."""
     return (
-        level(_fall_of(optimizer), "nats by which the loss of that batch fell", optimizer, "fall", MARGIN),
+        level(_fall_of(optimizer), "total drop in loss on that batch", optimizer, "fall", MARGIN),
         Contrast(
-            name=f"ledger closes ({optimizer})", what="nats that all movements together earned, less that fall",
+            name=f"ledger closes ({optimizer})", what="drop in loss due to all changes together, minus the total drop",
             terms=((1.0, optimizer, "earned all"), (-1.0, optimizer, "fall")), margin=MARGIN,
             expected=near(0.0, MARGIN),
         ),
@@ -79,7 +79,7 @@ def _rows(optimizer: str) -> tuple[Contrast, Contrast]:
     return (
         level(
             f"rows never met ({optimizer})",
-            "largest relative drift of a row of W_E whose token the training text does not hold", optimizer,
+            "largest relative drift of a row of W_E whose token does not occur in the training text", optimizer,
             "unseen row drift", 1e-6, unit="of the row's norm", expected=near(0.0, 1e-6), constant=True,
         ),
         level(

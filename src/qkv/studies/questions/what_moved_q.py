@@ -18,9 +18,9 @@ __all__ = ["QUESTION"]
 MARGIN = 0.1
 _UNIT = "of the change"
 _CAUSES = {
-    "encodings": "the encodings made",
-    "matrix": "its matrix made",
-    "both": "needs both to have moved",
+    "encodings": "due to the encodings",
+    "matrix": "due to its matrix",
+    "both": "needing both",
 }
 _FOLLOWED = ("L0.q", "L1.q")
 """Products of which the causes are told period by period."""
@@ -32,7 +32,7 @@ def _more_by_encodings(
     """Scores change by W_Q alone, by W_K alone, and by what the two do together; a product by its matrix."""
     return Contrast(
         name=f"{product}: encodings - {named} ({arm})",
-        what=f"share of the change of {product} that the encodings made, less the share of {words}",
+        what=f"share of the change of {product} due to the encodings, minus the share due to {words}",
         terms=((1.0, arm, f"{product} encodings"), *((-1.0, arm, f"{product} {matrix}") for matrix in matrices)),
         margin=MARGIN,
         unit=_UNIT,
@@ -45,14 +45,14 @@ def _of_scores(layer: int) -> tuple[Contrast, Contrast]:
 
 
 def _both(arm: str, product: str) -> Contrast:
-    what = f"share of the change of {product} that needs both to have moved"
+    what = f"share of the change of {product} that needs both to change"
     return level(f"{product}: both together ({arm})", what, arm, f"{product} both", MARGIN, unit=_UNIT)
 
 
 def _when(period: str, product: str, cause: str) -> Contrast:
     return level(
         f"{product}, {period}: {cause} (adamw)",
-        f"share of the change of {product} in the {period} that {_CAUSES[cause]}", "adamw",
+        f"share of the change of {product} in the {period}, {_CAUSES[cause]}", "adamw",
         f"{period} {product} {cause}", MARGIN, unit=_UNIT,
     )  # fmt: skip
 

@@ -53,14 +53,14 @@ def _matrices(letters: str) -> str:
 
 
 def _frozen(what: str, prefix: str = "", *common: Settings) -> Arm:
-    words = f"{_matrices(what)} frozen at the random start"
+    words = f"{_matrices(what)} frozen at random initial values"
     return arm(f"{prefix}{_name(what)}", words, *common, changes=_FROZEN[what])
 
 
 def _interaction(pair: str) -> Contrast:
     a, b = pair
     return difference_of_costs(
-        f"{a} x {b}", f"cost of freezing both W_{a} and W_{b}, less the two costs of freezing one",
+        f"{a} x {b}", f"cost of freezing both W_{a} and W_{b}, minus the two costs of freezing one",
         (_name(pair), _name(a)), (_name(b), "trained"), MARGIN,
         expected=ABOVE,
     )  # fmt: skip
@@ -68,7 +68,7 @@ def _interaction(pair: str) -> Contrast:
 
 def _order(prefix: str = "", expected: Expected = ABOVE, unit: str = "nats per token") -> Contrast:
     return cost(
-        f"{prefix}VO - QK", "cost of freezing W_V and W_O, less cost of freezing W_Q and W_K",
+        f"{prefix}VO - QK", "cost of freezing W_V and W_O, minus cost of freezing W_Q and W_K",
         f"{prefix}{_name('VO')}", f"{prefix}{_name('QK')}", MARGIN, unit=unit, expected=expected,
     )  # fmt: skip
 
@@ -83,8 +83,8 @@ def _pair_costs(prefix: str, unit: str = "nats per token") -> tuple[Contrast, ..
 
 
 _OTHERS = {
-    "set back": ("loss with these set back to their start, less the loss:", "reset"),
-    "earned": ("nats that their movement earned:", "earned"),
+    "set back": ("increase in loss when reset to initial values:", "reset"),
+    "earned": ("drop in loss due to the change:", "earned"),
 }
 """Accounts of the model in which everything was trained -> in words, and the name of their probe."""
 
@@ -99,7 +99,7 @@ def _accounts() -> tuple[Contrast, ...]:
     order = (
         Contrast(
             name=f"VO - QK, {word}",
-            what=f"{words} VO, less the same of QK",
+            what=f"{words} VO minus QK",
             terms=((1.0, "trained", f"{probe} VO"), (-1.0, "trained", f"{probe} QK")),
             margin=MARGIN,
         )
@@ -112,7 +112,7 @@ _ALL_IDENTITY, _VO_IDENTITY = ("L*.W_[QKVO]=identity",), ("L*.W_[VO]=identity",)
 _FIRST = (
     arm("trained", "everything trained", probes=("reset", "ledger", "drift")),
     *map(_frozen, _FROZEN),
-    arm("MLP frozen", "W_in and W_out frozen: a yardstick", changes=("L*.W_in,L*.W_out=freeze",)),
+    arm("MLP frozen", "W_in and W_out frozen, for comparison", changes=("L*.W_in,L*.W_out=freeze",)),
 )
 _CHANGED = (
     arm("QK identity", "W_Q = W_K = I: q = k = x", changes=("L*.W_[QK]=identity",)),
@@ -121,7 +121,12 @@ _CHANGED = (
     *(arm(f"{a} = {b}", f"one matrix serves as W_{a} and W_{b}", changes=shared(a + b)) for a, b in ("QK", "KV")),
     *(
         arm(f"{letter} identity", f"W_{letter} = I: {what}, the rest trained", changes=(f"L*.W_{letter}=identity",))
-        for letter, what in {"Q": "q = x", "K": "k = x", "V": "v = x", "O": "heads write side by side"}.items()
+        for letter, what in {
+            "Q": "q = x",
+            "K": "k = x",
+            "V": "v = x",
+            "O": "heads write to separate coordinates",
+        }.items()
     ),
 )
 
@@ -148,7 +153,7 @@ _TUTORIAL: Settings = {
 """What makes the preset `bloem`, beside its change: one layer of one head, and no more."""
 _ELSEWHERE = (
     arm(
-        "skipless trained", "no skip connections, everything trained from Glorot's start", _SKIPLESS,
+        "skipless trained", "no skip connections, everything trained from Glorot initialization", _SKIPLESS,
         probes=("learned",),
     ),
     arm(
@@ -163,7 +168,7 @@ _ELSEWHERE = (
     ),
     arm("recall trained", "associative recall, everything trained", LEARNS_RECALL),
     *(_frozen(pair, "recall ", LEARNS_RECALL) for pair in _PAIRS),
-    arm("glorot trained", "everything trained from Glorot's start", layout=GLOROT),
+    arm("glorot trained", "everything trained from Glorot initialization", layout=GLOROT),
     *(_frozen(pair, "glorot ", {"layout": GLOROT}) for pair in _PAIRS),
 )  # fmt: skip
 
@@ -188,7 +193,7 @@ def _of_elsewhere() -> tuple[Contrast, ...]:
 
 def _full(ask: Ask) -> Design:
     sharing = cost(
-        "sharing: Q = K - K = V", "cost of W_Q = W_K less cost of W_K = W_V", "Q = K", "K = V", MARGIN,
+        "sharing: Q = K - K = V", "cost of W_Q = W_K minus cost of W_K = W_V", "Q = K", "K = V", MARGIN,
         expected=ABOVE,
     )  # fmt: skip
     return make_design(

@@ -62,7 +62,7 @@ def _trained(kind: str) -> Arm:
 
 
 def _untrained(kind: str) -> Arm:
-    what = "the same model at its start"
+    what = "the same model, untrained"
     return arm(f"{kind}, untrained", what, _KINDS[kind], AT_START, changes=(_START,), probes=("roles",))
 
 
@@ -73,15 +73,15 @@ def _changed(kind: str, what: str) -> Arm:
 def _cost(kind: str, what: str, expected: Expected = ABOVE) -> Contrast:
     """How much less is told with a change than without."""
     return difference(
-        f"{kind}: {what}", f"{kind}: how much less is told with {_WORDS[what]}", f"{kind}, trained", f"{kind}, {what}",
-        "told", MARGIN, unit=_UNIT, expected=expected,
+        f"{kind}: {what}", f"{kind}: how much less is predicted with {_WORDS[what]}", f"{kind}, trained",
+        f"{kind}, {what}", "told", MARGIN, unit=_UNIT, expected=expected,
     )  # fmt: skip
 
 
 def _points(what: str) -> Contrast:
     """The same in how many images are told rightly, which a few that are told surely and wrongly do not decide."""
     return difference(
-        f"pixels: {what}, accuracy", f"pixels: images told rightly, less those with {_WORDS[what]}",
+        f"pixels: {what}, accuracy", f"pixels: correctly classified images, minus those with {_WORDS[what]}",
         "pixels, trained", f"pixels, {what}", "accuracy", 1.0, unit="points of accuracy",
     )  # fmt: skip
 
@@ -89,14 +89,14 @@ def _points(what: str) -> Contrast:
 def _between(what: str, expected: Expected | None = None) -> Contrast:
     pixels, words = ((f"{kind}, trained", f"{kind}, {what}") for kind in _KINDS)
     return difference_of_costs(
-        f"{what}: pixels - words", f"cost in pixels less cost in words: {_WORDS[what]}", pixels, words, MARGIN,
+        f"{what}: pixels - words", f"cost in pixels minus cost in words: {_WORDS[what]}", pixels, words, MARGIN,
         ("told", "told"), unit=_UNIT, expected=expected,
     )  # fmt: skip
 
 
 def _order(kind: str) -> Contrast:
     return difference(
-        f"{kind}: VO - QK", f"{kind}: cost of freezing W_V and W_O, less that of freezing W_Q and W_K",
+        f"{kind}: VO - QK", f"{kind}: cost of freezing W_V and W_O, minus that of freezing W_Q and W_K",
         f"{kind}, QK frozen", f"{kind}, VO frozen", "told", MARGIN, unit=_UNIT, expected=ABOVE,
     )  # fmt: skip
 
