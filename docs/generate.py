@@ -481,7 +481,9 @@ def measured(verdict: dict[str, Any]) -> str:
     if verdict["not_reached"] and "planned_trainings" in verdict:
         made, planned = verdict["trainings"], verdict["planned_trainings"]
         kind += f", unfinished: {made:,} of about {planned:,} trainings" if made < planned else ", unfinished"
-    return f"*{kind}. {' '.join(f'{row_words(row)}.' for row in told)}*"
+    whats = [row["what"] for row in told]
+    rows = [row if whats.count(row["what"]) == 1 else row | {"what": f"{row['what']} [{row['name']}]"} for row in told]
+    return f"*{kind}. {' '.join(f'{row_words(row)}.' for row in rows)}*"
 
 
 def answer_page(question: Question) -> str:

@@ -5,6 +5,7 @@ on the validation tokens that they are scored on. Tasks made by a rule have what
 and images have nothing here, and the file says so.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -34,8 +35,8 @@ _NONE = {
 def baselines_of(design: Design, corpus: Callable[[Text], Corpus]) -> list[JsonObject]:
     """For every (task, text) of a design's arms: `task`, `text`, `nats` per token or None, and `what` that is.
 
-    Next tokens of a text also have `order` and `tokens`, how many are scored. corpus: a text of the design -> its
-    tokens, the validation part cut to what is scored. Takes seconds a text.
+    Next tokens of a text also have `order`, `tokens`, how many are scored, and `uniform`, the nats of uniform guessing.
+    corpus: a text of the design -> its tokens, the validation part cut to what is scored. Takes seconds a text.
     """
     texts = dict(design.texts)
     asked = dict.fromkeys((arm.task, arm.text) for arm in design.arms)
@@ -54,7 +55,8 @@ def _of(task: str, text: Text, corpus: Callable[[Text], Corpus]) -> JsonObject:
         s = dict(text.settings)
         least = markov_entropy(markov_matrix(s["states"], s["sharpness"], s["noise"]))
         what += f"; the source itself has {least:.3f} in the long run"
-    return {"nats": orders[order - 1], "order": order, "tokens": len(made.val) - 1, "what": what}
+    uniform = math.log(made.tokenizer.d_vocab)
+    return {"nats": orders[order - 1], "order": order, "tokens": len(made.val) - 1, "uniform": uniform, "what": what}
 
 
 def compared(design: Design, baselines: Sequence[JsonMapping], losses: Mapping[str, float | None]) -> JsonObject:
@@ -103,10 +105,11 @@ def counting_words(verdict: JsonMapping) -> str:
     if found["trained"] is None:
         return f"This study trains no model to compare with counting ({found['ngram']:.2f} nats per token)."
     better, of = found["better"], found["of"]
-    who = f"{'All' if better == of else better if better else 'None'} of {of} trained models"
+    who = "The trained model" if of == 1 else f"{better or 'None'} of {of} trained models"
+    beats = "does not beat" if of == 1 and not better else "beats" if better < 2 else "beat"
     return (
-        f"{who} beat{'s' * (better == 1 < of)} the best n-gram. {found['arm']}: {_against(found)}, of order"
-        f" {found['order']}, on the same {found['tokens']:,} tokens."
+        f"{who} {beats} the best n-gram. On the same {found['tokens']:,} tokens: {_against(found)}, of order"
+        f" {found['order']}."
     )
 
 

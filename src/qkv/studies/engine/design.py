@@ -68,6 +68,11 @@ class Text:
     images their `name` and `sha256`, and `val_images`, how many are measured on; `vectors`, the sha256 of word vectors
     beside a text."""
 
+    @property
+    def tokens(self) -> tuple[str, str, int]:
+        """What a token is."""
+        return self.stream, self.tokenizer, self.vocab
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
@@ -316,10 +321,16 @@ class Design:
                 raise ConfigError(f"the arm {arm.name!r} trains on {arm.text!r}, which the design does not have")
             if arm.tune not in ("own", "none") and arm.tune not in names:
                 raise ConfigError(f"the arm {arm.name!r} takes its learning rate from {arm.tune!r}, which is no arm")
+        texts = {arm.name: dict(self.texts)[arm.text] for arm in self.arms}
         for contrast in self.contrasts:
             for arm in contrast.arms:
                 if arm not in names:
                     raise ConfigError(f"the contrast {contrast.name!r} reads {arm!r}, which is no arm of the design")
+            if contrast.unit == "nats per token" and len({texts[arm].tokens for arm in contrast.arms}) > 1:
+                raise ConfigError(
+                    f"the contrast {contrast.name!r} compares nats per token of different tokenizers, which are"
+                    " different units; give it in bits per byte"
+                )
             effects = {other.name for other in self.contrasts} - {contrast.name}
             if contrast.expected and (other := contrast.expected.other) and other not in effects:
                 raise ConfigError(f"{contrast.name!r} is expected to differ from {other!r}, which is no other effect")

@@ -263,12 +263,12 @@ QUESTION = Question(
         ),
         "recall answers": Plain(
             above=(
-                "Where the answer must be fetched from earlier in the window, attention gets {effect} points of 100"
-                " more right."
+                "Where the answer must be fetched from earlier in the window, attention gets {effect} percentage"
+                " points more right."
             ),
             below=(
-                "Where the answer must be fetched from earlier in the window, the LSTM gets {effect} points of 100 more"
-                " right."
+                "Where the answer must be fetched from earlier in the window, the LSTM gets {effect} percentage points"
+                " more right."
             ),
             same="Where the answer must be fetched from earlier in the window, they do equally well.",
         ),

@@ -139,7 +139,7 @@ QUESTION = Question(
     plain=Plain(
         above=(
             "Not quite, where tried: small studies of eight replicates found an effect where there is none more often"
-            " than the nominal 5%, by {effect}."
+            " than the nominal 5%, by {effect} of all studies."
         ),
         below=(
             "Yes, where tried: small studies of eight replicates found an effect where there is none less often than"

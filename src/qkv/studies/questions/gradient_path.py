@@ -273,7 +273,7 @@ QUESTION = Question(
     ),
     plain=Plain(
         above=(
-            "It need not: in a trained model of this recipe, a share of {effect} of the gradient reaches the embeddings"
+            "It need not: in a trained model of this recipe, {effect} of the gradient reaches the embeddings"
             " along skip connections alone."
         ),
         below="What reaches the embeddings along skip connections alone opposes the rest of the gradient.",
@@ -284,17 +284,17 @@ QUESTION = Question(
     ),
     also={
         "around (untrained)": Plain(
-            above="At initialization, a share of {effect} does.",
+            above="At initialization, {effect} does.",
             below="At initialization, what bypasses all layers opposes the rest.",
             same="At initialization, almost none does either.",
         ),
         "upper layers passed by (trained)": Plain(
-            above="A single layer above the first is bypassed by a share of {effect} of what reaches its input.",
+            above="A single layer above the first is bypassed by {effect} of what reaches its input.",
             below="What bypasses a single layer above the first opposes the rest.",
             same="Almost nothing bypasses a single layer above the first.",
         ),
         "L0.resid_pre K (trained)": Plain(
-            above="In this recipe, a share of {effect} enters the embeddings through k of the first layer.",
+            above="In this recipe, {effect} enters the embeddings through k of the first layer.",
             below="In this recipe, what comes through k of the first layer opposes the rest.",
             same="In this recipe, almost nothing comes through k of the first layer.",
         ),

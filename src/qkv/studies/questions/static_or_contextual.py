@@ -341,20 +341,20 @@ QUESTION = Question(
         _by_analogy("mean"): _beyond_neighbour("Mean contextual vectors", "that neighbor"),
         f"{_KIND}: x (causal)": Plain(
             above=(
-                "In W_E, words are nearer to their own kind (king to queen) than to others (dog) in {effect} points of"
-                " 100 more triplets than by chance."
+                "In W_E, words are nearer to their own kind (king to queen) than to others (dog) in {effect} percentage"
+                " points more triplets than by chance."
             ),
             below=(
-                "In W_E, words are nearer to their own kind (king to queen) than to others (dog) in {effect} points of"
-                " 100 fewer triplets than by chance."
+                "In W_E, words are nearer to their own kind (king to queen) than to others (dog) in {effect} percentage"
+                " points fewer triplets than by chance."
             ),
             same="In W_E, words are no nearer to their own kind (king to queen) than to others (dog).",
         ),
         f"{_KIND}: {_OTHER} - q (causal)": Plain(
-            above="Rotating q and k together leaves every score unchanged but raises that by {effect} points.",
+            above="Rotating q and k together keeps every score but raises that by {effect} percentage points.",
             below=(
-                "Rotating q and k together leaves every attention score unchanged but lowers that by {effect} points,"
-                " so similarity between queries says nothing about the function."
+                "Rotating q and k together leaves every attention score unchanged but lowers that by {effect}"
+                " percentage points, so similarity between queries says nothing about the function."
             ),
             same="Rotating q and k together, which leaves every attention score unchanged, keeps that as it is.",
         ),

@@ -155,16 +155,16 @@ def _design(ask: Ask) -> Design:
 
 _ALSO = {
     "nearest 1 - 0 (causal)": Plain(
-        above="The nearest row of W_E identifies {effect} points of 100 more tokens after it than before.",
+        above="The nearest row of W_E identifies {effect} percentage points more tokens after it than before.",
         below=(
-            "But from small rows of W_E, as in this recipe, the nearest row of W_E identifies {effect} points of 100"
-            " fewer tokens after it."
+            "But from small rows of W_E, as in this recipe, the nearest row of W_E identifies {effect} percentage"
+            " points fewer tokens after it."
         ),
         same="The nearest row of W_E identifies as many tokens after it as before.",
     ),
     "identity 1 - 0 (masked)": Plain(
-        above="In a masked model, the probe identifies {effect} points of 100 more tokens after the first layer.",
-        below="In a masked model, the probe identifies {effect} points of 100 fewer tokens after the first layer.",
+        above="In a masked model, the probe identifies {effect} percentage points more tokens after the first layer.",
+        below="In a masked model, the probe identifies {effect} percentage points fewer tokens after the first layer.",
         same="In a masked model, the probe identifies as many tokens after the first layer as before.",
     ),
     "information 4 - 0 (classify)": Plain(
@@ -196,11 +196,11 @@ QUESTION = Question(
     plain=Plain(
         above=(
             "No: after the first layer of a causal model, a linear probe identifies frequent tokens more often, by"
-            " {effect} points of 100."
+            " {effect} percentage points."
         ),
         below=(
             "Partly: after the first layer of a causal model, a linear probe identifies frequent tokens less often, by"
-            " {effect} points of 100."
+            " {effect} percentage points."
         ),
         same="No: after the first layer of a causal model, a linear probe identifies as many frequent tokens.",
     ),

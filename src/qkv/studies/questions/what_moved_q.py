@@ -107,8 +107,8 @@ QUESTION = Question(
     ),
     also={
         "L0.q: both together (adamw)": Plain(
-            above="A share of {effect} of the change needs both.",
-            below="What needs both reverses a share of {effect} of the change.",
+            above="{effect} of the change needs both.",
+            below="What needs both reverses {effect} of the change.",
             same="None of the change that matters needs both.",
         ),
         "L0.q: encodings - matrix (sgd)": Plain(
@@ -117,8 +117,8 @@ QUESTION = Question(
             same="Under SGD, W_Q and the input vectors cause equal shares of it.",
         ),
         "L0.scores: both together (adamw)": Plain(
-            above="Under AdamW, a share of {effect} of the change of the scores needs both vectors and matrices.",
-            below="Under AdamW, what needs both reverses a share of {effect} of the scores' change.",
+            above="Under AdamW, {effect} of the change of the scores needs both vectors and matrices.",
+            below="Under AdamW, what needs both reverses {effect} of the scores' change.",
             same="Under AdamW, none of the change of the scores that matters needs both vectors and matrices.",
         ),
     },

@@ -199,13 +199,13 @@ QUESTION = Question(
     ),
     also={
         "VO frozen: pixels - words": Plain(
-            above="Freezing W_V and W_O costs the image model more, by a share of {effect}.",
-            below="Freezing W_V and W_O costs the image model less, by a share of {effect}.",
+            above="Freezing W_V and W_O costs the image model more, by {effect} of what answer frequencies leave open.",
+            below="Freezing W_V and W_O costs the image model less, by {effect} of what answer frequencies leave open.",
             same="Freezing W_V and W_O costs both as much.",
         ),
         "identity: pixels - words": Plain(
-            above="W = I throughout costs the image model more, by a share of {effect}.",
-            below="W = I throughout costs the image model less, by a share of {effect}.",
+            above="W = I throughout costs the image model more, by {effect} of what answer frequencies leave open.",
+            below="W = I throughout costs the image model less, by {effect} of what answer frequencies leave open.",
             same="W = I throughout costs both as much.",
         ),
     },

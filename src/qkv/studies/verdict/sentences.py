@@ -7,7 +7,7 @@ again from its own numbers: `judged_again`.
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import compared, gate
@@ -100,12 +100,13 @@ def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -
     """What follows from the effects, of what was run."""
     first, unit = effects[0], effects[0].contrast.unit
     r, rows = first.result, [effect_row(effect) for effect in effects]
+    guessing = _worse_than_guessing(effects, made)
     of = f"{made['setting']}; {_replicates(first, made['replicates'])}."
     return {
         "asks": question.asks,
         "verdict": r.verdict,
         "sentence": sentence(first, question.name, of, made),
-        "plain": " ".join(filter(None, [gate(made["baseline"]), plainly(question, effects)])),
+        "plain": " ".join(filter(None, [gate(made["baseline"]), plainly(question, effects, guessing)])),
         "condition": f"{of} {question.elsewhere or _ELSEWHERE}",
         "effect": r.effect,
         "low": r.low,
@@ -118,7 +119,11 @@ def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -
         "contrasts": rows,
         "expected": rows[0]["expected"],
         "otherwise": [row["name"] for row in rows if row["outcome"] == "failed"],
-        "notes": [*_of_the_whole(made, unit), *notes(effects, made["arms"])],
+        "notes": [
+            *_of_the_whole(made, unit),
+            *notes(effects, made["arms"]),
+            *([f"Worse than uniform guessing: {'; '.join(guessing)}"] if guessing else []),
+        ],
         "falsified_by": question.falsified_by,
         "refuted_by": _refuted_by(first),
         "literature": question.literature,
@@ -222,10 +227,10 @@ def row_words(row: JsonMapping) -> str:
     """One effect of a file: what it is, its size and interval, and its verdict."""
     unit, verdict = row["unit"], row["verdict"]
     effect, low, high = (amount(row[name], unit=unit) for name in ("effect", "low", "high"))
-    margin = f"{amount(row['margin'], signed=False, unit=unit)} {unit}"
+    margin = f"{row['margin']:g}"
     n = many(row["n"], "replicate" if row["tries"] == 1 else "try", "tries" if row["tries"] > 1 else "")
-    interval = "no interval" if row["low"] is None else f"95% interval {low} to {high}"
-    said = f"{effect} {unit} ({interval}, {n})"
+    interval = f"no interval, {n}" if row["low"] is None else f"95% interval {low} to {high}, {n}"
+    said = f"{effect} {unit} ({interval})"
     if verdict == "left out":
         said = f"not judged, because this needs *{', '.join(row['needs'])}* to come out above 0"
     elif verdict == "constant":
@@ -233,9 +238,9 @@ def row_words(row: JsonMapping) -> str:
     elif not row["n"]:
         said = "not measured"
     elif verdict == "unresolved":
-        said = f"inconclusive, {said}"
+        said = f"inconclusive ({effect} {unit}, {interval})"
     elif verdict == "equivalent":
-        said = f"no meaningful difference (within ±{margin}): {said}"
+        said = f"no meaningful difference (within ±{margin}; {effect} {unit}, {interval})"
     elif verdict.startswith("differs but trivially"):
         said = f"{said}, smaller than the margin of {margin}"
     corrected = "; not significant after correction for the other effects" * verdict.endswith(")")
@@ -252,15 +257,34 @@ def expected_words(expected: JsonMapping | None) -> str:
     return f"{name} {value:g}" if name in ("above", "below") else f"{name.replace('_', ' ')} *{value}*"
 
 
-def plainly(question: Question, effects: Sequence[Effect]) -> str:
+def plainly(question: Question, effects: Sequence[Effect], guessing: Collection[str] = ()) -> str:
     """The answer for a newcomer: of the main effect, and of others where more than one thing is asked.
 
-    Empty where no replicate says anything of the first.
+    Empty where no replicate says anything of the first. guessing: effects that leave a model worse than guessing.
     """
-    words = [_said(question.plain, effects[0])]
-    for name, plain in question.also.items() if words[0] else ():
-        words += [_said(plain, effect) for effect in effects if effect.contrast.name == name]
+    first = effects[0]
+    words = [_said(question.plain, first)]
+    for name, plain in {first.contrast.name: None, **question.also}.items() if words[0] else ():
+        words += [_said(plain, effect) for effect in effects if plain and effect.contrast.name == name]
+        words += ["This is worse than uniform guessing."] if name in guessing else []
     return " ".join(filter(None, words))
+
+
+_DAMAGE = ("reset ", "exchanged", "symmetric part", "antisymmetric part", "pruned", "order")
+"""How quantities begin that are an increase in loss of a finished model that was changed."""
+
+
+def _worse_than_guessing(effects: Sequence[Effect], made: JsonMapping) -> list[str]:
+    """Effects of a change of a finished model after which its loss is above that of uniform guessing."""
+    uniform = {row["text"]: row["uniform"] for row in made["baselines"] if row["task"] == "causal"}
+    loss = {arm["name"]: (arm["loss"], uniform.get(arm["text"])) for arm in made["arms"] if arm["task"] == "causal"}
+    found = []
+    for effect in effects:
+        (_, arm, quantity), *others = effect.contrast.terms or ((0.0, "", ""),)
+        before, most = loss.get(arm, (None, None))
+        if quantity.startswith(_DAMAGE) and not others and before is not None and most is not None:
+            found += [effect.contrast.name] if before + (effect.result.effect or 0.0) > most else []
+    return found
 
 
 def _said(plain: Plain, effect: Effect) -> str:
@@ -275,18 +299,24 @@ def _said(plain: Plain, effect: Effect) -> str:
         return f"Inconclusive{bounds}: {what}."
     size = _size(result.effect, unit).lstrip("+-")
     if result.verdict.startswith("differs but"):
-        return f"{plain.same} The difference ({size} {unit}) is smaller than what would matter."
+        return f"{plain.same} The effect ({size} {unit}) is smaller than what would matter."
     if result.verdict == "equivalent":
         return plain.same
     return (plain.above if (result.effect or 0.0) > 0 else plain.below).format(effect=size)
 
 
 def _size(value: float | None, unit: str) -> str:
-    """Two digits, with a sign; whole numbers of what is counted."""
+    """Two digits, with a sign; whole numbers of what is counted, percent of what is a share."""
+    if value is not None and _is_share(unit) and math.isfinite(value):
+        return f"{_size(100 * value, '')}%"
     if value is None or unit in COUNTED or value == 0 or not math.isfinite(value):
         return amount(value, unit=unit)
     places = max(0, 1 - math.floor(math.log10(abs(value))))
     return f"{value:+.{places + (95 <= abs(value) < 100)}f}"
+
+
+def _is_share(unit: str) -> bool:
+    return unit.startswith("of ") and not unit.endswith("norm")
 
 
 def _replicates(first: Effect, planned: int) -> str:

@@ -67,7 +67,7 @@ def _texts(design: Design, arms: Sequence[Arm]) -> str:
     texts = dict(design.texts)
     made, tokens = [], []
     for text in dict.fromkeys(texts[arm.text] for arm in arms):
-        if text.stream != "text":
+        if text.stream not in ("text", "labelled"):
             made.append(
                 _STREAMS.get(text.stream, f"made sentences ({text.stream})").format(images=(design.images or ("",))[0])
             )
