@@ -488,7 +488,7 @@ def test_other_data_may_have_other_columns(text: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_ends_before_its_horizon_is_known_is_sealed_with_its_null(text, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("qkv.recipe.null.null_steps", lambda steps: steps)
+    monkeypatch.setattr("qkv.recipe.null.null_steps", lambda steps, share: steps)
     options = {"steps": None, "minutes": 5, "until_loss": 100}
     run = train(text, tmp_path / "run", report=True, change=["W_E=zero@500.."], **options)
     assert (run.summary["stopped_because"], run.summary["steps"]) == ("loss", 1)

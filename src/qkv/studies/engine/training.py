@@ -18,7 +18,7 @@ from torch import Tensor
 
 from qkv.data.corpus import joined_hash
 from qkv.data.examples import Examples
-from qkv.errors import NonFiniteError, RunError, SourceError
+from qkv.errors import ConfigError, NonFiniteError, RunError, SourceError
 from qkv.jsontypes import JsonObject
 from qkv.recipe import Parts, take_body
 from qkv.studies.engine.assembly import MACHINE, parts_of
@@ -136,11 +136,16 @@ WATCHERS: Mapping[str, Callable[[], Observer]] = {"ledger": Ledger, "order of mo
 
 def _loop(trial: Trial, parts: Parts, watchers: Watchers, constraint: Constraint | None = None) -> Trained:
     """The training loop of `qkv train`, to its horizon; the changes of the arm hold, or what stands around them."""
+    if trial.arm.labels not in ("real", "uniform"):
+        raise ConfigError(
+            f"the arm {trial.arm.name!r} asks for {trial.arm.labels} labels; expected real or uniform. Studies of"
+            " earlier versions had others: begin this study again, in a new folder"
+        )
     curve = _Curve(parts.config.training.schedule.steps)
     outcome = parts.train(
         constraint=constraint or parts.plan,
         observers=[curve, *watchers],
-        random_labels=trial.arm.labels == "random",
+        random_labels=trial.arm.labels == "uniform",
     )
     best = outcome.best_loss
     return Trained(

@@ -70,7 +70,7 @@ _FULL_ARMS = (
     arm("identity", "W_Q = W_K = W_V = W_O = I, embeddings trained", _MADE, changes=("L*.W_[QKVO]=identity",)),
     arm("tied", "W_U tied to W_E", _MADE, layout=(("tied", True),)),
     arm("sgd", "trained by SGD", _MADE, optimizer="sgd", lr=0.5),
-    arm("null", "random labels: frequencies can be learned, no more", _MADE, labels="random", tune="causal"),
+    arm("null", "random labels, drawn uniformly at every step", _MADE, labels="uniform", tune="causal"),
 )
 _PRIMARY = _effect("causal", "together", "cos(e, e)", "near 0: likeness follows shared contexts")
 

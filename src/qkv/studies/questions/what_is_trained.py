@@ -1,10 +1,9 @@
 """Does training change the input embeddings, or only W_Q, W_K, W_V? How much, and is it learning or just movement?
 
 Every matrix is watched under AdamW, SGD and Muon, on real text and on random labels (the control), tied and untied,
-with learned and with sinusoidal positions (which are no parameters, so truly fixed). Labels of the control are tokens
-from random places of the text: their frequencies stay, and the control learns these and nothing else of the text. It
-trains as long as the real arm, and both are compared at the last step. Movement alone proves nothing: the control moves
-too, and some matrices further in it than on text. So the primary measure is what the
+with learned and with sinusoidal positions (which are no parameters, so truly fixed). Labels of the control are drawn
+uniformly at every step: all that it can learn is to guess evenly. It trains as long as the real arm, and both are
+compared at the last step. Movement alone proves nothing: the control moves too. So the primary measure is what the
 finished model loses without it: the loss with W_E set back to its start, less the loss. The rest of the model was
 trained to fit the rows as they are, so that this shows that it depends on them and not how much was learned in them:
 with a matrix set back the loss may be worse than that of blind guessing. What each movement earned is told by the
@@ -37,8 +36,8 @@ def _pairs(optimizers: tuple[str, ...]) -> tuple[Arm, ...]:
         for each in (
             arm(name, f"{name}, real text", optimizer=name, lr=_LR[name], probes=(*_PROBES, "ledger")),
             arm(
-                f"{name} null", f"{name}, random labels: frequencies can be learned, no more", optimizer=name,
-                lr=_LR[name], labels="random", tune=name, probes=("drift", "rows"),
+                f"{name} null", f"{name}, random labels, drawn uniformly at every step", optimizer=name,
+                lr=_LR[name], labels="uniform", tune=name, probes=("drift", "rows"),
             ),
         )
     )  # fmt: skip
@@ -237,9 +236,8 @@ QUESTION = Question(
         "That the input vectors of BERT and its like are fixed, and only W_Q, W_K and W_V learn. The table of input"
         " vectors is a parameter as they are: gradient reaches it, and it moves. What may be fixed are positions,"
         " where they are sinusoidal, and word vectors that somebody made beforehand and chose to freeze. Nor is it a"
-        " sign of learning that a matrix moved: an optimizer moves it on random labels, too, and some further:"
-        " such a control keeps the frequencies of tokens and learns them. And what it costs to put a matrix"
-        " back is not what it learned, for all others were fitted to it."
+        " sign of learning that a matrix moved: an optimizer moves it on random labels, too, and some further. And"
+        " what it costs to put a matrix back is not what it learned, for all others were fitted to it."
     ),
     design=quick_or_full(_quick, _full),
     claim=Claim(
