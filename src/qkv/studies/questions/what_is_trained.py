@@ -55,6 +55,25 @@ def _moved(optimizer: str, matrix: str) -> Contrast:
     )  # fmt: skip
 
 
+def _halves(optimizer: str) -> tuple[Arm, Arm]:
+    """Two trainings from one start on the halves of the text, and two on uniform labels, at the optimizer's rate."""
+    return tuple(
+        arm(
+            f"{optimizer} halves{name}", f"{optimizer}, twice from one start, on either half of the text{what}",
+            optimizer=optimizer, lr=_LR[optimizer], tune=optimizer, trainer="two halves", labels=labels,
+        )
+        for name, what, labels in (("", "", "real"), (" null", ", random labels", "uniform"))
+    )  # type: ignore[return-value]  # fmt: skip
+
+
+def _shared(optimizer: str, matrix: str) -> Contrast:
+    return difference(
+        f"{matrix} shared ({optimizer})",
+        f"agreement (cosine) of how {matrix} moved on the two halves of the text, minus that on random labels",
+        f"{optimizer} halves", f"{optimizer} halves null", f"shared {matrix}", 0.05, unit="cosine",
+    )  # fmt: skip
+
+
 def _earned(optimizer: str, matrix: str) -> Contrast:
     what = f"nats that the movement of {'all norms' if matrix == 'norms' else matrix} earned on a fixed batch"
     return level(f"{matrix} earned ({optimizer})", what, optimizer, f"earned {matrix}", MARGIN)
@@ -125,10 +144,15 @@ def _full(ask: Ask) -> Design:
         scale=dataclasses.replace(FULL, steps=1500),
         arms=(
             *_pairs(optimizers),
+            *_halves("adamw"),
             arm("tied", "adamw, W_U tied to W_E", layout=(("tied", True),), probes=_PROBES),
             arm("sinusoidal", "adamw, sinusoidal positions, which are fixed", layout=fixed, probes=_PROBES),
         ),
-        contrasts=(*_contrasts(optimizers), *(_worth(arm, "W_E", "above 0") for arm in ("tied", "sinusoidal"))),
+        contrasts=(
+            *_contrasts(optimizers),
+            *(_worth(arm, "W_E", "above 0") for arm in ("tied", "sinusoidal")),
+            *(_shared("adamw", matrix) for matrix in _MATRICES),
+        ),
     )
 
 
