@@ -53,6 +53,10 @@ class RunConfig:
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
     """Whether an account is kept of which matrix earned the loss."""
 
+    def __post_init__(self) -> None:
+        if not self.control_share >= 0:
+            raise ConfigError(f"control_share is {self.control_share:g}; expected a share of 0 or more, such as 0.07")
+
     @classmethod
     def read(cls, path: Path, *, altered: bool = False) -> "RunConfig":
         """The configuration in a `config.toml`; with `altered` also where it is not the one that was written.
