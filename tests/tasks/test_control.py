@@ -11,7 +11,7 @@ from qkv.studies.engine.design import Text
 from qkv.studies.synthetic.streams import corpus as made_corpus
 from qkv.studies.synthetic.tasks import Modular, Recall, Repeat
 from qkv.tasks import Classify, find_task
-from qkv.tasks.control import with_uniform_labels
+from qkv.tasks.batch import with_uniform_labels
 
 MADE = {
     "recall": (Recall, {"keys": 8, "values": 8}),
@@ -46,7 +46,8 @@ def drawn(case, examples, *, seed=1, step=5):
     task, data, n = case
     sizes = Sizes(d_vocab=n, d_model=8, n_layers=1, n_heads=1, n_ctx=16)
     plain = task.train_batch(data, sizes, seed, step, np.asarray(examples))
-    return plain, with_uniform_labels(task, plain, task.labels(data, n), seed, step, np.asarray(examples))
+    by_place = task.target == "token"
+    return plain, with_uniform_labels(plain, task.labels(data, n), seed, step, np.asarray(examples), by_place=by_place)
 
 
 def test_only_targets_change_and_every_label_is_equally_likely_whatever_the_data(case):
@@ -77,7 +78,8 @@ def test_no_teacher_answers_in_the_place_of_a_label(case):
     task, data, n = case
     plain, _ = drawn(case, range(4))
     taught = plain._replace(answers=torch.ones(plain.n_targets, n) / n)
-    assert with_uniform_labels(task, taught, task.labels(data, n), 1, 5, np.arange(4)).answers is None
+    labels, names = task.labels(data, n), np.arange(4)
+    assert with_uniform_labels(taught, labels, 1, 5, names, by_place=task.target == "token").answers is None
 
 
 def test_a_sum_over_places_and_examples_names_no_draw_twice(case):

@@ -12,8 +12,7 @@ import time
 import numpy as np
 
 from qkv.errors import Interrupted
-from qkv.tasks.batch import n_positions
-from qkv.tasks.control import with_uniform_labels
+from qkv.tasks.batch import n_positions, with_uniform_labels
 from qkv.training.checkpoint import is_due
 from qkv.training.distributed.shards import Shards
 from qkv.training.distributed.whole import Loss, Weights
@@ -222,7 +221,7 @@ def take_gradients(session: Session, step: int) -> tuple[float, int]:
     if setup.random_labels:
         labels = setup.task.labels(setup.corpus, len(setup.model.config.classes) or sizes.d_vocab)
         batches = [
-            with_uniform_labels(setup.task, batch, labels, setup.seed, step, part)
+            with_uniform_labels(batch, labels, setup.seed, step, part, by_place=setup.task.target == "token")
             for part, batch in zip(parts, batches, strict=True)
         ]
     (n_targets,) = ranks.sum(sum(batch.targets.numel() for batch in batches))

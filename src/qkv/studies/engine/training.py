@@ -198,9 +198,8 @@ def _two_halves(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
 
     The model is that of the first; see `probes.shared.shared` for what is measured.
     """
-    corpus: Any = parts.corpus
     made = trial.arm.task in MADE_TASKS  # whose windows are other ones for another seed
-    one, other = (corpus, corpus) if made else streams.halves(corpus)
+    one, other = (parts.corpus, parts.corpus) if made else streams.halves(parts.corpus)
     twin = parts_of(dataclasses.replace(trial, seed=trial.seed + _OTHER_SEED), other)
     twin.catalogue.load_state(parts.start)
     _loop(trial, twin, ())

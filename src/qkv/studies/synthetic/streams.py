@@ -25,6 +25,7 @@ from qkv.errors import MissingExtra, SourceError
 from qkv.installing import install
 from qkv.randomness import generator
 from qkv.studies.engine.design import Text
+from qkv.tasks import Data
 from qkv.tokenizers.tokenizer import Tokenizer, fit_tokenizer
 from qkv.tokenizers.tokens import Tokens, id_type
 
@@ -262,7 +263,7 @@ def _planted(text: Text, source: str, cache: Path | None) -> Corpus:
     return _made("planted", ", ".join(f"{name} {value}" for name, value in s.items()), tokenizer, *found)
 
 
-def halves(made: Corpus | Examples | Images) -> tuple[Corpus, Corpus]:
+def halves(made: Data) -> tuple[Corpus, Corpus]:
     """The same corpus with the first half of its training tokens alone, and with the second.
 
     Raises SourceError for data that are no text.
