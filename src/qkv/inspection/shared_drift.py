@@ -8,9 +8,9 @@ is the share of the squared movement that is common: |T|^2 / (|T|^2 + |E|^2).
 Movements that have nothing to do with each other agree by 0 on average, with a standard deviation of 1 / sqrt(d_eff),
 d_eff = (tr C)^2 / tr C^2 for movements of covariance C: the number of weights where all directions are alike, fewer
 where some are favored. Two trainings from one start are never quite that: what the start alone asks for (even logits,
-smaller or larger norms) is common to them, whatever the data say. The same two trainings on uniform labels
-(`qkv.tasks.batch.with_uniform_labels`) have that in common and nothing else. So what the data taught is the agreement in excess of
-theirs, which is 0 on average where the data have no structure; with its spread over seeds it has an interval.
+smaller or larger norms) is common to them, whatever the data say. The same two trainings on uniform labels have
+that in common and nothing else. So what the data taught is the agreement in excess of theirs, which is 0 on average
+where the data have no structure; with its spread over seeds it has an interval.
 """
 
 from typing import NamedTuple

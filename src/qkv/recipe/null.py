@@ -1,8 +1,8 @@
 """The random-label control of a run: the same training with labels drawn uniformly, for its first steps or all of them.
 
-Its start, inputs and schedule are those of the run. Labels are drawn afresh at every step (`qkv.tasks.batch.with_uniform_labels`), so all
-that it can learn is to guess evenly. The same recorder measures it at the same steps, so each drift can be compared at
-an equal step. Code and telemetry call it `null`.
+Its start, inputs and schedule are those of the run. Labels are drawn afresh at every step, so all that it can learn is
+to guess evenly. The same recorder measures it at the same steps, so each drift can be compared at an equal step. Code
+and telemetry call it `null`.
 """
 
 import dataclasses
