@@ -444,6 +444,8 @@ READING = (
     "| arm | one way to train; *Every arm* says what is done in each |",
     "| replicate, *n* | all arms trained from one seed, with the same batches and the same start of every matrix that"
     " two of them share; *n* is how many of them a row has a value of (of rates in `calibrate`: little studies) |",
+    "| *estimate*, *95 % interval* | the median of the paired differences, one per replicate: of a typical seed; where"
+    " the mean is farther from it than the margin, a note gives both |",
     "| margin | the largest effect that would not matter, a part of the design; that of the first row stands behind"
     " its verdict |",
     "| *p (corrected)* | the chance of so large an effect where there is none: of the first row alone, of any other"

@@ -132,7 +132,7 @@ def test_the_wheel_comes_from_the_sdist_and_holds_every_file_of_the_package(buil
 def test_the_core_install_suffices_and_nothing_else_is_there(ask, user):
     found = json.loads(ask("qkv", "doctor", "--json"))
     assert found["extras"]["study"] == ["scipy", "sklearn"] and found["extras"]["dev"]
-    assert "complete -F _qkv qkv" in ask("qkv", "completion", "bash")
+    assert "-F _shtab_qkv qkv" in ask("qkv", "completion", "bash")
     where = ask("python", "-c", "import qkv; print(qkv.__file__)")
     assert Path(where.strip()).is_relative_to(user.parent)
     assert "No broken requirements" in ask("python", "-m", "pip", "check")

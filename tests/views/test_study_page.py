@@ -75,9 +75,12 @@ def test_rows_that_are_empty_for_want_of_time_are_named_in_one_place(verdict):
 
 def test_intervals_of_few_replicates_are_said_to_be_of_another_kind():
     verdict = {"trainings": 9, "intervals": how_exact(6), "contrasts": [{"n": 6}, {"n": 1}]}
-    assert effort(verdict) == "9 trainings; intervals: exact, by sign flips"
+    assert effort(verdict) == "9 trainings; intervals: of the median, between order statistics"
     verdict["contrasts"].append({"n": 2})
-    assert effort(verdict) == "9 trainings; intervals: exact, by sign flips; of fewer than 6 replicates Student's t"
+    assert (
+        effort(verdict)
+        == "9 trainings; intervals: of the median, between order statistics; of fewer than 6 replicates Student's t"
+    )
 
 
 def test_effects_told_side_by_side_stand_in_one_table_with_their_intervals(verdict):

@@ -7,7 +7,7 @@ others to say (see `training`).
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from qkv.tasks import Data, Task, find_task
 from qkv.training import loop
 from qkv.training.distributed.shards import hollow_like
 from qkv.training.optimizers import Optimizer, make_optimizer
+from qkv.training.record import Outcome
+from qkv.training.session import SetupChanges, TrainingSetup
 
 __all__ = ["Parts", "assemble", "check_reached", "take_body"]
 
@@ -51,20 +53,23 @@ class Parts:
         """Whether every weight is another run's, so that what it had learned can be scored before the first update."""
         return bool(self.config.from_run) and not self.new
 
-    def train(self, **how: Any) -> loop.Outcome:
-        """Hand them to `qkv.training.loop.run`; `how` is what else is in its setup, or is there instead."""
-        own: dict[str, Any] = {
-            "model": self.model,
-            "catalogue": self.catalogue,
-            "task": self.task,
-            "corpus": self.corpus,
+    def train(self, **changes: Unpack[SetupChanges]) -> Outcome:
+        """Train them by `qkv.training.loop.run`; `changes` replace what the run's configuration and plan would give."""
+        usual: SetupChanges = {
             "config": self.config.training,
-            "optimizer": self.optimizer,
-            "machine": self.config.machine,
-            "seed": self.config.seed,
             "constraint": self.plan if self.plan.acts else None,
         }
-        return loop.run(loop.TrainingSetup(**own | how))
+        setup = TrainingSetup(
+            model=self.model,
+            catalogue=self.catalogue,
+            task=self.task,
+            corpus=self.corpus,
+            optimizer=self.optimizer,
+            machine=self.config.machine,
+            seed=self.config.seed,
+            **(usual | changes),
+        )
+        return loop.run(setup)
 
 
 def assemble(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
 from qkv.errors import Interrupted, typed
 from qkv.tasks.data import DataT
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from qkv.models.matrices import Catalogue
     from qkv.models.zoo import Model
 
-__all__ = ["Session", "StopSignals", "TrainingSetup"]
+__all__ = ["Session", "SetupChanges", "StopSignals", "TrainingSetup"]
 
 
 ModelT = TypeVar("ModelT", bound="Model")
@@ -117,6 +117,21 @@ class TrainingSetup(Generic[DataT, ModelT]):
     ranks: Ranks = ALONE
     """The processes that share each batch: all make the same call, each with the same parts; rank 0 alone writes into
     `folder`, and it alone should be given observers."""
+
+
+class SetupChanges(TypedDict, total=False):
+    """Fields of a `TrainingSetup` that a caller may set beside the parts of a run."""
+
+    config: TrainingConfig
+    folder: "RunFolder | None"
+    constraint: Constraint | None
+    observers: Sequence[Observer]
+    resume: Checkpoint | None
+    deadline_seconds: float | None
+    random_labels: bool
+    scores_start: bool
+    stop_after: int
+    ranks: Ranks
 
 
 class Session:

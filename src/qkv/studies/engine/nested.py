@@ -11,7 +11,6 @@ import numpy as np
 
 from qkv.studies.engine.design import Arm, Design, Grid, Text, Trial
 from qkv.studies.engine.tuning import pending, report_key
-from qkv.studies.verdict.statistics import judge
 from qkv.studies.vocabulary import cost
 
 __all__ = ["inner_design", "inner_study"]
@@ -48,7 +47,7 @@ def inner_design(trial: Trial) -> Design:
 
 
 def inner_study(trial: Trial, cache: Path | None) -> dict[str, float]:
-    """Both differences of every replicate of every little study, and what a study of those replicates would say.
+    """Both differences of every replicate of every little study.
 
     A trial is a block of `studies` little studies, trained side by side; `trial.seed` is its number. Replicates are
     numbered after those of the blocks before, so that no two little studies share a training.
@@ -69,14 +68,9 @@ def inner_study(trial: Trial, cache: Path | None) -> dict[str, float]:
         for arm in design.arms
     }
     differences = {"null": found["redrawn"] - found["base"], "effect": found["planted"] - found["base"]}
-    return _measures(differences, settings["studies"], design.contrasts[0].margin)
-
-
-def _measures(differences: dict[str, np.ndarray], studies: int, margin: float) -> dict[str, float]:
-    """By number of the little study in its block, counted from 0: `3 null 5`, `3 null found`."""
-    measures: dict[str, float] = {}
-    for name, values in differences.items():
-        for study, each in enumerate(np.split(values, studies)):
-            measures |= {f"{study} {name} {i}": float(x) for i, x in enumerate(each)}
-            measures[f"{study} {name} found"] = float(judge(each.tolist(), margin).startswith("differs"))
-    return measures
+    return {  # by number of the little study in its block, counted from 0: `3 null 5`
+        f"{study} {name} {i}": float(x)
+        for name, values in differences.items()
+        for study, each in enumerate(np.split(values, settings["studies"]))
+        for i, x in enumerate(each)
+    }

@@ -12,7 +12,9 @@ from qkv.studies.verdict.statistics import (
     bounds_of_rate,
     expected_margin,
     interval,
+    is_exact,
     judge,
+    outliers,
     p_value,
     scipy,
     tost,
@@ -27,9 +29,16 @@ class Comparison:
 
     n: int
     effect: float | None
+    """The median of the paired differences; of a rate and of a constant, it itself."""
     verdict: str
     low: float | None = None
     high: float | None = None
+    mean: float | None = None
+    """Of the same values: where a few are far from all others, it says what the median does not."""
+    outliers: int | None = None
+    """Replicates far from the median (`statistics.outliers`): trainings of one arm that went wrong now and then.
+
+    None of fewer than 6, where nobody can tell."""
     sd: float | None = None
     p: float | None = None
     """Of the test whose interval this is."""
@@ -38,6 +47,8 @@ class Comparison:
     """The true effect that this many replicates of this spread find four times in five."""
     needed: int | None = None
     """Replicates that would find an effect as large as the margin four times in five."""
+    mean_is_elsewhere: bool | None = None
+    """Whether the mean lies farther from the median than the margin, so that a sentence should give both."""
 
 
 def compare(values: Sequence[float], margin: float) -> Comparison:
@@ -50,10 +61,12 @@ def compare(values: Sequence[float], margin: float) -> Comparison:
         return Comparison(n=len(values), effect=float(values[0]) if values else None, verdict="unresolved")
     values = beyond_rounding(values, margin)
     low, high = interval(values)
-    sd = float(np.std(values, ddof=1))
+    sd, median, mean = float(np.std(values, ddof=1)), float(np.median(values)), float(np.mean(values))
     return Comparison(
         n=len(values),
-        effect=float(np.mean(values)),
+        effect=median,
+        mean=mean,
+        outliers=outliers(values, margin) if is_exact(len(values)) else None,
         low=low,
         high=high,
         sd=sd,
@@ -62,6 +75,7 @@ def compare(values: Sequence[float], margin: float) -> Comparison:
         verdict=judge(values, margin),
         detectable=detectable(sd, len(values)),
         needed=replicates_needed(margin, sd),
+        mean_is_elsewhere=abs(mean - median) > margin,
     )
 
 

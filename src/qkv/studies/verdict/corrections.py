@@ -2,19 +2,27 @@
 
 Effects of one study share replicates, so they are tested together: the signs of whole replicates are flipped, all rows
 at a time, and what an effect has to exceed is the largest of the rows that are left (step-down: Westfall and Young
-1993; Romano and Wolf 2005, that the steps keep the promise). That is exact where differences scatter evenly to both
-sides, needs nothing to be independent, and an effect that differs corrected differs alone, for the test alone is the
-same one. Holm's correction of such p values could say nothing: of 6 replicates none is below 0.031, and twice that is
-above 0.05 already. It stands in for rows that are no differences of 6 to 16 replicates: rates, and Student's t.
+1993; Romano and Wolf 2005, that the steps keep the promise). What is compared is how far the interval lies from 0, in
+units of the median size of the row's values: that depends on the values next to 0 only, where a distribution scatters
+evenly to both sides of its median, however skewed it is. (By Student's t, which sees the far values too, families of
+30 log-normal rows without effects erred 11 times in 100.) No corrected p is below that of the row alone, and nothing
+needs to be independent. Holm's correction could say nothing: of 8 replicates no p is below 0.0078. It stands in for
+rows of other tests: rates, and Student's t of fewer than 6 replicates.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
-from qkv.studies.verdict.statistics import MOST_FLIPS, is_exact, signs
+from qkv.randomness import generator
+from qkv.studies.verdict.statistics import is_exact, lower_bound
 
 __all__ = ["corrected", "flipped_together", "holm"]
+
+_ALL_FLIPS = 13
+"""Up to this many replicates every choice of signs is tried; beyond, as many as these have are drawn."""
 
 
 def corrected(p_values: Sequence[float], rows: Sequence[Mapping[int, float] | None]) -> list[float]:
@@ -23,34 +31,42 @@ def corrected(p_values: Sequence[float], rows: Sequence[Mapping[int, float] | No
     Where there are both kinds, each has its share of the 5 %, by how many rows it has (Bonferroni).
     """
     by_flips = [i for i, row in enumerate(rows) if row is not None and is_exact(len(row))]
-    if len({replicate for i in by_flips for replicate in rows[i] or ()}) > MOST_FLIPS:
-        by_flips = []
     by_holm = [i for i in range(len(rows)) if i not in by_flips]
-    found = dict(zip(by_flips, flipped_together([rows[i] or {} for i in by_flips]), strict=True))
+    together = flipped_together([rows[i] or {} for i in by_flips]) if len(by_flips) > 1 else [0.0] * len(by_flips)
+    found = {i: max(p_values[i], p) for i, p in zip(by_flips, together, strict=True)}
     found |= zip(by_holm, holm([p_values[i] for i in by_holm]), strict=True)
     share = {i: len(rows) / len(kind) for kind in (by_flips, by_holm) for i in kind}
     return [min(1.0, share[i] * found[i]) for i in range(len(rows))]
 
 
 def flipped_together(rows: Sequence[Mapping[int, float]]) -> list[float]:
-    """Exact p of each row, corrected for all, from the signs of replicates; each row has 6 to 16 values by replicate.
-
-    All rows together may have 16 replicates at most.
-    """
-    if not rows:
-        return []
-    replicates = sorted({replicate for row in rows for replicate in row})
-    x = np.array([[row.get(replicate, 0.0) for row in rows] for replicate in replicates])
-    n, squares = np.array([len(row) for row in rows]), (x**2).sum(axis=0)
-    half = signs(len(replicates))[: 2 ** (len(replicates) - 1)]  # the other half has the same squares
-    share = (half @ x) ** 2 / np.where(squares > 0, n * squares, 1.0)
-    seen = (n - 1) * share / np.maximum(1 - share, 1e-12)  # t squared, of every choice of signs; the first is as it is
-    order = np.argsort(-seen[0], kind="stable")
+    """p of each row among all of them, from the signs of replicates; each row has 6 values or more, by replicate."""
+    replicates = {replicate: i for i, replicate in enumerate(sorted({r for row in rows for r in row}))}
+    flips = _signs(len(replicates))
+    seen = np.stack([_distances(row, flips[:, [replicates[r] for r in row]]) for row in rows], axis=1)
+    order = np.argsort(-seen[0], kind="stable")  # the first choice of signs is as it is
     largest = np.maximum.accumulate(seen[:, order[::-1]], axis=1)[:, ::-1]
-    p = np.maximum.accumulate((largest >= seen[0, order] * (1 - 1e-9)).mean(axis=0))
+    p = np.maximum.accumulate((largest >= seen[0, order] - 1e-9).mean(axis=0))
     found = np.empty(len(rows))
     found[order] = p
     return found.tolist()
+
+
+def _distances(row: Mapping[int, float], flips: np.ndarray) -> np.ndarray:
+    """How far the 95 % interval lies from 0 under each choice of signs, below 0 where it holds 0; float64 [flips]."""
+    x = np.array(list(row.values()))
+    y = flips * x
+    return np.maximum(lower_bound(y, 0.025), lower_bound(-y, 0.025)) / (float(np.median(np.abs(x))) or 1.0)
+
+
+@lru_cache(maxsize=4)
+def _signs(n: int) -> np.ndarray:
+    """Choices of n signs, float64 [2^(n - 1), n]; first all plus. Of each and its opposite, which say the same, one."""
+    if n <= _ALL_FLIPS:
+        return np.array([(1.0, *rest) for rest in itertools.product((1.0, -1.0), repeat=n - 1)])
+    drawn = generator("studies", "signs", str(n)).choice((1.0, -1.0), size=(2 ** (_ALL_FLIPS - 1), n))
+    drawn[0] = 1.0
+    return drawn
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -45,8 +45,8 @@ def described(effect: Effect) -> str:
     r, unit = effect.result, effect.contrast.unit
     if r.low is None:
         return f"{amount(r.effect, unit=unit)} {unit} (no interval from {r.n} {plural(r.n, 'replicate')})"
-    mean, low, high = (amount(value, unit=unit) for value in (r.effect, r.low, r.high))
-    return f"{mean} {unit} (95 % interval {low} to {high})"
+    size, low, high = (amount(value, unit=unit) for value in (r.effect, r.low, r.high))
+    return f"{size} {unit} (95 % interval {low} to {high})"
 
 
 def scale_words(findings: Findings) -> str:
@@ -165,8 +165,8 @@ def refuted_by(effect: Effect) -> str:
     }.get(result.verdict)
     if beyond is None or result.effect is None:
         return ""
-    mean = amount(result.effect, unit=unit)
-    return f"More replicates of the same design that bring the effect, {mean} {unit} here, {beyond}."
+    size = amount(result.effect, unit=unit)
+    return f"More replicates of the same design that bring the effect, {size} {unit} here, {beyond}."
 
 
 def _said(plain: Plain, effect: Effect) -> str:
@@ -217,6 +217,9 @@ def effect_row(effect: Effect) -> JsonObject:
         "effect": r.effect,
         "low": r.low,
         "high": r.high,
+        "mean": r.mean,
+        "mean_is_elsewhere": r.mean_is_elsewhere,
+        "outliers": r.outliers,
         "sd": r.sd,
         "n": r.n,
         "p": r.p,
@@ -273,6 +276,11 @@ def notes(effects: Sequence[Effect], reads: Mapping[str, Sequence[str]], arms: S
         if effect.diverged:
             which = "a replicate" if effect.diverged == 1 else f"{effect.diverged} replicates"
             found.append(f"{effect.contrast.name} lacks {which} that diverged: there is no such measure then")
+        r, unit = effect.result, effect.contrast.unit
+        if r.mean_is_elsewhere:
+            mean, median = amount(r.mean, unit=unit), amount(r.effect, unit=unit)
+            far = f"; {r.outliers} of {r.n} replicates are outliers" * bool(r.outliers)
+            found.append(f"The mean of {effect.contrast.name} is {mean} {unit}, its median {median}{far}")
     return found
 
 

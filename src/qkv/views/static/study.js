@@ -90,7 +90,7 @@ function armTable(arms) {
     whole(arm.n), rates(arm.rates), `${arm.at_edge} of ${arm.n}`, `${arm.diverged} of ${arm.trainings}`]));
 }
 
-const effectTable = (effects) => tableOf("effects of the study", ["effect", "mean", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected"], effects.map((e) => [
+const effectTable = (effects) => tableOf("effects of the study", ["effect", "estimate", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected"], effects.map((e) => [
   h("span", null, `${e.name} (${e.unit})`, h("span.what", null, e.what)), signed(e.effect, e.unit), h("span.together", null, between(e.low, e.high, e.unit)), e.verdict, whole(e.n), number(e.p_corrected, 2), e.unit === "steps" ? steps(e.detectable) : number(e.detectable, 2), e.expected]));
 
 function log(study) {

@@ -21,7 +21,7 @@ _WIDTH, _ROW, _RIGHT, _TOP, _BOTTOM = 920, 26, 250, 30, 34
 _LETTER, _SAID = 7.3, 6.1
 """Pixels that a letter of the names takes, and of what an effect comes to, about."""
 _DOT = 4
-"""Radius of a mean, which may be the highest value of all."""
+"""Radius of an estimate, which may be the highest value of all."""
 _TICKS = 6
 _STYLE = """<style>
 svg { --paper: #fcfbf8; --ink: #1d1e22; --soft: #4d4f57; --faint: #6f717a; --band: #1d1e22; --accent: #1a5796; }
@@ -37,7 +37,7 @@ svg { --paper: #fcfbf8; --ink: #1d1e22; --soft: #4d4f57; --faint: #6f717a; --ban
 
 
 def forest_svg(verdict: JsonMapping) -> str:
-    """Every effect of a verdict that has an interval: its mean, its 95 % interval, its replicates, and its margin.
+    """Every effect of a verdict that has an interval: its estimate, its 95 % interval, its replicates, and its margin.
 
     Effects that `axes` puts together share one; the first effect, which is the study's own question, stands out. Empty
     where there is none.
@@ -95,7 +95,7 @@ def _panel(rows: Sequence[JsonMapping], top: float, right: int, first: JsonMappi
 
 
 def _effect(row: JsonMapping, y: float, x: Any, ends: tuple[float, float], role: str) -> Iterable[str]:
-    """One line: name, replicates, interval, mean, and what it comes to in words; `ends` are those of the axis."""
+    """One line: name, replicates, interval, estimate, and what it comes to in words; `ends` are those of the axis."""
     left, right = ends
     name, most = row["name"], int((left - 16) / _LETTER)
     shown = name if len(name) <= most else name[: most - 1] + "…"

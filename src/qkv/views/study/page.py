@@ -35,7 +35,7 @@ def study_page(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> str:
 
 # words and cells that the terminal and the Markdown share
 
-EFFECT_COLUMNS = ("effect", "mean", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected")
+EFFECT_COLUMNS = ("effect", "estimate", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected")
 ARM_COLUMNS = (
     "arm", "what", "frozen, to the bit", "loss", "best n-gram, or what else is known", "sd", "learning rates",
     "best rate at the edge", "diverged",

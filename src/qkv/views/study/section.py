@@ -18,7 +18,7 @@ from qkv.errors import MissingExtra, RunFolderError
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import counting_words, yardstick
 from qkv.studies.engine.store import read_rows
-from qkv.studies.verdict.statistics import FEWEST_FLIPS, how_exact, t_interval
+from qkv.studies.verdict.statistics import FEWEST, how_exact, t_interval
 from qkv.views.host import VERSION, Host
 from qkv.words import COUNTED, EN_DASH, amount, decimals, many, plural
 
@@ -265,8 +265,8 @@ def effort(verdict: JsonMapping) -> str:
         budget = f"budget of the last call {minutes:g} {plural(minutes, 'minute')}"
         made += f" (about {verdict['planned_trainings']:,} planned; {budget})"
     rule = verdict.get("intervals", how_exact(2))
-    few = rule == how_exact(FEWEST_FLIPS) and any(1 < row.get("n", 0) < FEWEST_FLIPS for row in verdict["contrasts"])
-    other = f"; of fewer than {FEWEST_FLIPS} replicates {how_exact(2)}" if few else ""
+    few = rule == how_exact(FEWEST) and any(1 < row.get("n", 0) < FEWEST for row in verdict["contrasts"])
+    other = f"; of fewer than {FEWEST} replicates {how_exact(2)}" if few else ""
     return f"{made}; intervals: {rule}{other}"
 
 
