@@ -130,9 +130,9 @@ def measures_page() -> str:
         "head's basis does; one *of this parametrisation* can, and says nothing across seeds.",
         "",
         "*Compare with* names what a measure reads at the start, of random matrices, or in the **random-label",
-        "control**: the same model from the same start on the same inputs, with labels shuffled and token (or class)",
-        "frequencies kept. It is trained for at most 7% of the run's steps, and at most 256. Its inputs say nothing",
-        "about its labels, but it learns those frequencies. Compare at an equal step only.",
+        "control**: the same model from the same start on the same inputs, with labels drawn uniformly at every step.",
+        "All that it can learn is to guess evenly. It is trained for at most 7% of the run's steps, or as many as",
+        "`--set control_share` says. Compare at an equal step only.",
     ]
     lines += [
         "",
@@ -453,7 +453,8 @@ READING = (
     "| *would see* | the smallest true effect that this many replicates detect four times in five |",
     "| *expected* | what was expected of a row, and whether that was met, failed or is open |",
     "| control, null | the same training on random labels, compared at the same step, or the model at its start."
-    " Random labels are tokens from random places of the text: their frequencies stay, and such a model learns them |",
+    " Labels that are `uniform` are drawn evenly from all tokens at every step; those that are `random`, in studies of"
+    " earlier versions, are tokens from random places of the text, and a model learns their frequencies |",
     "| *frozen (bit-identical)* | matrices that ended exactly as they started; everything else was trained |",
     "| *loss*, *sd* | of an arm at its last step: the mean of its replicates, and their standard deviation |",
     "| *best n-gram* | the best Kneser-Ney n-gram of orders 1 to 8, counted on the same training part and scored on the"

@@ -60,7 +60,7 @@ for step in sorted(run.snapshots()):
 
 # %% [markdown]
 # And how far W_E moved, compared with the matrices of attention. Drift is relative to the start, and is no evidence of learning
-# by itself: matrices also move in the random-label control of every report (labels shuffled, token frequencies kept).
+# by itself: matrices also move in the random-label control of every report (labels drawn uniformly at every step).
 
 # %%
 for address, series in run.history("W_E,L*.W_[QKVO]", "drift").items():

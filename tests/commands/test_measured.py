@@ -24,19 +24,19 @@ def telemetry(tmp_path):
 
 
 def test_run_and_null_are_compared_at_the_last_step_that_both_have(telemetry):
-    found = measured(telemetry, "L0.W_Q", TASK).as_json()
+    found = measured(telemetry, "L0.W_Q").as_json()
     assert found["null"]["drift"] == {"step": 8, "run": 0.2, "null": pytest.approx(0.6)}
     assert found["measures"]["drift"]["value"].tolist() == [0, 0.1, 0.2, 0.4]
     assert set(found["null"]) == {"drift"} and set(found["measures"]) == {"drift", "alignment"}
 
 
 def test_what_is_undefined_is_a_dash_and_circuits_belong_to_the_function(telemetry, capsys):
-    measured(telemetry, "L0.H1.QK", TASK).print()
+    measured(telemetry, "L0.H1.QK").print()
     out = capsys.readouterr().out
     assert "function" in out and "parametrisation" not in out and "at step 8" in out
-    control = "Compared at step 8 with the random-label control (labels shuffled, token frequencies kept)."
+    control = "Compared at step 8 with the random-label control (labels shuffled, frequencies kept)."
     assert out.splitlines()[-1] == control
-    measured(telemetry, "L0.W_Q", TASK).print()
+    measured(telemetry, "L0.W_Q").print()
     line = next(line for line in capsys.readouterr().out.splitlines() if "alignment" in line)
     assert line.split()[1:5] == ["\u2014", "0.5000", "\u2014", "\u2014"]
 
@@ -47,15 +47,15 @@ def test_what_both_have_at_the_start_alone_is_no_comparison(tmp_path):
             for step in steps:
                 store.add_values(step, "spectral_norm", ["L0.H1.OV"], [1.0 + step], arm=arm)
     with Telemetry(tmp_path / "t.sqlite") as telemetry:
-        found = measured(telemetry, "L0.H1.OV", TASK)
+        found = measured(telemetry, "L0.H1.OV")
     assert [s.measure for s in found.series] == ["spectral_norm"] and not found.null and not found.compared
 
 
 def test_a_step_in_between_shows_what_was_known_then(telemetry):
-    found = measured(telemetry, "L0.W_Q", TASK, at=1)
+    found = measured(telemetry, "L0.W_Q", at=1)
     assert [s.step.tolist() for s in found.series if s.measure == "drift"] == [[0, 1]]
     assert found.null["drift"].step == 1
-    assert measured(telemetry, "L9.W_Q", TASK).series == []
+    assert measured(telemetry, "L9.W_Q").series == []
 
 
 def test_a_pair_of_another_step_than_the_heading_s_says_so(tmp_path, capsys):
@@ -66,7 +66,7 @@ def test_a_pair_of_another_step_than_the_heading_s_says_so(tmp_path, capsys):
             store.add_values(4, "rotation", ["W_E"], [30.0], arm=arm)
     with Telemetry(tmp_path / "t.sqlite") as telemetry:
         for name in ("W_E", "W_U"):  # the two names of one matrix
-            measured(telemetry, name, TASK).print()
+            measured(telemetry, name).print()
             lines = capsys.readouterr().out.splitlines()
             assert "at step 8" in lines[0]
             drift, rotation = (next(line for line in lines if word in line) for word in ("drift", "rotation"))

@@ -195,7 +195,7 @@ def test_the_answer_says_the_weightiest_first_and_what_the_random_label_control_
         answer = events(Evidence(tmp_path, telemetry))
     assert answer is not None and answer.sentence.startswith("L1.H1 copies") and "step" in answer.sentence
     assert answer.address == "L1.H1.pattern" and "2 more heads that came to look at one place" in answer.more[-1]
-    control = "the random-label control (labels shuffled, token frequencies kept)"
+    control = "the random-label control (labels shuffled, frequencies kept)"
     assert answer.null == f"In the 2,000 updates of {control} the same search finds nothing."
 
 

@@ -127,12 +127,6 @@ def test_texts_have_others_behind_them_whatever_the_batch(run, cache: Path) -> N
     assert max(lengths) <= 12 and any(a == len(b) for a, b in zip(lengths, alone, strict=True))
 
 
-def test_random_labels_ask_no_teacher(run, cache: Path) -> None:
-    parts = taught(parts_of(run.path, cache), RunFolder(run.path))
-    batch = parts.task.train_batch(parts.corpus, parts.config.model.sizes, 1, 0, np.arange(4), random_labels=True)
-    assert batch.answers is None
-
-
 def test_validation_is_of_the_labels(run, cache: Path) -> None:
     parts = taught(parts_of(run.path, cache), RunFolder(run.path))
     assert all(b.answers is None for b in parts.task.val_batches(parts.corpus, parts.config.model.sizes, 64))

@@ -488,7 +488,7 @@ def test_other_data_may_have_other_columns(text: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_ends_before_its_horizon_is_known_is_sealed_with_its_null(text, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("qkv.recipe.null.null_steps", lambda steps: steps)
+    monkeypatch.setattr("qkv.recipe.null.null_steps", lambda steps, share: steps)
     options = {"steps": None, "minutes": 5, "until_loss": 100}
     run = train(text, tmp_path / "run", report=True, change=["W_E=zero@500.."], **options)
     assert (run.summary["stopped_because"], run.summary["steps"]) == ("loss", 1)
@@ -514,6 +514,25 @@ def test_a_training_that_is_done_does_without_a_null_that_cannot_be_made(text, t
         assert not len(telemetry.steps(1).step) and not telemetry.against_null("drift")
     monkeypatch.undo()
     assert qkv.load(run.path).report(tmp_path / "again.html").is_file()
+
+
+@pytest.mark.parametrize(("share", "steps"), [(0.3, 4), (1, 24), (0, 0)])
+def test_the_control_takes_its_share_of_the_run_and_the_manifest_says_what_it_is(text, tmp_path, share, steps) -> None:
+    run = train(text, tmp_path / "run", report=True, set=SMALL | {"control_share": share})
+    kind = {"labels": "uniform", "steps": steps} if steps else {}
+    assert run.folder.read_manifest()["null"] == kind
+    with run.telemetry() as telemetry:
+        assert telemetry.fact("null", {}) == kind
+        assert telemetry.steps(NULL_ARM).step.tolist() == list(range(1, steps + 1))
+        assert {pair.step for pair in telemetry.against_null("drift")} == ({steps} if steps else set())
+    page = run.folder.report.read_text(encoding="utf-8")
+    assert ("labels drawn uniformly at every step" in page) == bool(steps)
+
+
+def test_a_share_below_zero_is_refused(text, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="control_share is -1; expected a share of 0 or more"):
+        train(text, tmp_path / "run", set=SMALL | {"control_share": -1})
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_a_run_started_from_may_be_gone_once_it_has_begun(text: Path, tmp_path: Path) -> None:

@@ -160,17 +160,6 @@ def test_settings_say_how_much_is_left_out_and_disturbed(data: Examples) -> None
             LabelledOptions(disturbed=wrong)
 
 
-def test_random_labels_keep_the_texts_and_follow_the_classes_shares(data: Examples) -> None:
-    n = 20 * len(data.train)
-    null = batch(Classify(), data, range(n), random_labels=True)
-    true = batch(Classify(disturbed=0.0), data, range(n))
-    assert null.inputs.equal(true.inputs)
-    share = float((null.targets == 1).float().mean())
-    assert share == pytest.approx(float((data.train.classes == 1).mean()), abs=4 * (0.25 / n) ** 0.5)
-    agree = float((null.targets == true.targets).float().mean())
-    assert agree == pytest.approx(share**2 + (1 - share) ** 2, abs=4 * (0.25 / n) ** 0.5)
-
-
 def test_dropout_in_shared_rows_is_that_of_each_text_alone(data: Examples) -> None:
     """Packed, and in two micro-batches of one row a text: the same masks, so the same loss."""
     model, task = made(data), Classify(word_dropout=0.0)

@@ -1,6 +1,5 @@
 """What the masked task hides, shows and asks for."""
 
-from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -66,13 +65,12 @@ def test_a_window_is_masked_anew_in_every_step_and_for_every_seed(corpus, model)
 
 def test_an_example_is_the_same_in_whatever_batch_it_comes(corpus, model):
     for task in (TASK, Masked(random=0.2, kept=0.2)):
-        for null in (False, True):
-            whole = task.train_batch(corpus, model.config.sizes, 1, 5, np.arange(8, 16), random_labels=null)
-            part = task.train_batch(corpus, model.config.sizes, 1, 5, np.array([10]), random_labels=null)
-            inside = whole.positions // 16 == 2
-            assert part.inputs[0].equal(whole.inputs[2])
-            assert part.positions.equal(whole.positions[inside] - 32)
-            assert part.targets.equal(whole.targets[inside])
+        whole = task.train_batch(corpus, model.config.sizes, 1, 5, np.arange(8, 16))
+        part = task.train_batch(corpus, model.config.sizes, 1, 5, np.array([10]))
+        inside = whole.positions // 16 == 2
+        assert part.inputs[0].equal(whole.inputs[2])
+        assert part.positions.equal(whole.positions[inside] - 32)
+        assert part.targets.equal(whole.targets[inside])
 
 
 def test_the_rule_of_2018_shows_its_shares(corpus, model):
@@ -100,30 +98,6 @@ def test_special_tokens_are_never_hidden(corpus_of):
         batch = Masked(rate=rate).train_batch(corpus, sizes, 0, 0, np.arange(20))
         assert not (batch.targets < 5).any()
         assert batch.n_targets == 20 * min(8, round(16 * rate))
-
-
-def test_random_labels_change_targets_only(corpus, model):
-    real = TASK.train_batch(corpus, model.config.sizes, 0, 3, np.arange(64))
-    null = TASK.train_batch(corpus, model.config.sizes, 0, 3, np.arange(64), random_labels=True)
-    assert real.inputs.equal(null.inputs) and real.positions.equal(null.positions)
-    p = np.bincount(corpus.train.ids) / len(corpus.train)
-    assert abs((real.targets == null.targets).double().mean() - np.square(p).sum()) < 0.05
-
-
-def test_random_labels_are_never_what_no_target_is(corpus_of):
-    corpus = corpus_of(specials=True)
-    plain, ids = Counter(corpus.train.ids.tolist()), corpus.train.ids.repeat(2)
-    ids[::2] = corpus.tokenizer.special["[UNK]"]
-    sizes = Sizes(d_vocab=34, d_model=8, n_layers=1, n_heads=1, n_ctx=16)
-    null = {}
-    for name, each in (("plain", corpus.train.ids), ("half unknown", ids)):
-        corpus.train = Tokens(ids=each, offsets=np.array([0, len(each)]), n_bytes=len(each))
-        null[name] = TASK.train_batch(corpus, sizes, 0, 3, np.arange(500), random_labels=True).targets
-        assert not (null[name] < 5).any()
-        for token, n in plain.most_common(3):
-            assert abs((null[name] == token).double().mean() - n / plain.total()) < 0.02
-        again = TASK.train_batch(corpus, sizes, 0, 3, np.arange(400, 500), random_labels=True).targets
-        assert again.equal(null[name][-len(again) :])
 
 
 def test_validation_masks_are_the_same_whatever_the_run(corpus, model):

@@ -137,16 +137,6 @@ def test_a_batch_is_its_buckets_whatever_they_are_computed_with(corpus, model):
     assert float(TASK.loss(model, together)[0].detach()) == pytest.approx(alone, rel=1e-9)
 
 
-def test_random_labels_keep_the_inputs_and_change_only_targets(corpus, model):
-    plain, random, again = (
-        TASK.train_batch(corpus, model.sizes, 1, 0, np.array([3, 4]), random_labels=labels)
-        for labels in (False, True, True)
-    )
-    assert torch.equal(plain.inputs, random.inputs) and torch.equal(plain.source, random.source)
-    assert plain.targets.shape == random.targets.shape and not torch.equal(plain.targets, random.targets)
-    assert torch.equal(random.targets, again.targets)
-
-
 # search
 
 

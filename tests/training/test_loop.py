@@ -16,6 +16,7 @@ import torch
 
 from qkv.errors import Interrupted, NonFiniteError
 from qkv.folder.run_folder import RunFolder
+from qkv.tasks import validation_loss
 from qkv.training.checkpoint import latest_valid
 from qkv.training.loop import TrainingSetup, run
 from qkv.training.record import Observer
@@ -265,6 +266,19 @@ def test_random_labels_are_not_validated_and_write_nothing(tiny: ModuleType) -> 
     other = tiny.parts(steps=10)
     run(TrainingSetup(**other))
     assert not equal(weights(made), weights(other))
+
+
+def test_from_uniform_labels_a_model_learns_to_guess_evenly_and_nothing_of_its_text(tiny: ModuleType) -> None:
+    """The text can be learned: the same training on its own labels ends far below guessing."""
+    even, ends = math.log(tiny.D_VOCAB), {}
+    for random_labels in (False, True):
+        made, noted = tiny.parts(steps=300, dropout=0.0), Noted()
+        run(TrainingSetup(**made, random_labels=random_labels, observers=[noted]))
+        ends[random_labels] = validation_loss(made["model"], made["task"], made["corpus"], 8)
+        losses = np.array(list(noted.losses.values())[150:])
+    error = losses.std(ddof=1) / math.sqrt(len(losses))
+    assert ends[False] < even - 1 and even - 0.02 < ends[True] < even + 0.1
+    assert even - 3 * error < losses.mean() < even + 0.02
 
 
 class Poison(Observer):

@@ -1,26 +1,33 @@
-"""The random-label control of a run, in words: what it is, at which step it is compared, and what it learned itself.
+"""The random-label control of a run, in words: what it is, at which step it is compared, and what it can learn.
 
-It trains the same model from the same start on the same inputs, for the first few percent of the steps. Labels are
-drawn at random and keep their frequencies, so inputs say nothing about labels, but those frequencies can be learned:
-what the control moves is not what a model moves that learns nothing.
+It trains the same model from the same start on the same inputs, for a share of the steps. Its labels are uniform draws,
+afresh at every step, so all that it can learn is to guess evenly. Runs of earlier versions drew labels from places of
+the training text: their controls learned how frequent each label is, and are described as that.
 """
 
 import math
 
 from qkv.inspection.answers.answer import Evidence
-from qkv.tasks import Task
 from qkv.telemetry import NULL_ARM, Telemetry
 from qkv.words import number, percent
 
-__all__ = ["CONTROL", "described", "learned", "when"]
+__all__ = ["CONTROL", "described", "labels", "learned", "when"]
 
 CONTROL = "random-label control"
 """What it is called wherever a person reads of it."""
+UNIFORM = "labels drawn uniformly at every step"
+"""What its labels are."""
 
 
-def described(task: Task) -> str:
+def labels(telemetry: Telemetry | None) -> str:
+    """What its labels are, in words, for the control that a run was recorded with."""
+    made = telemetry.fact("null", {}) if telemetry is not None else {}
+    return UNIFORM if made.get("labels") == "uniform" else "labels shuffled, frequencies kept"
+
+
+def described(telemetry: Telemetry) -> str:
     """Its name with what its labels are, for the first mention."""
-    return f"the {CONTROL} ({task.control})"
+    return f"the {CONTROL} ({labels(telemetry)})"
 
 
 def when(step: int, telemetry: Telemetry) -> str:
@@ -30,7 +37,13 @@ def when(step: int, telemetry: Telemetry) -> str:
 
 
 def learned(evidence: Evidence) -> str:
-    """How far the control's own training loss fell, beside what frequencies alone give; empty where it did not."""
+    """What the control can learn; of an earlier version's, how far its loss fell, next to what frequencies give."""
+    if labels(evidence.telemetry) == UNIFORM:
+        even = f" ({number(math.log(evidence.n_answers))} nats)" if evidence.n_answers else ""
+        return (
+            f"All that the control can learn is to guess evenly{even}: it moves by its optimizer, weight decay and"
+            " noise."
+        )
     losses = evidence.telemetry.steps(NULL_ARM).loss
     if len(losses) < 2 or not losses[-1] < losses[0]:
         return ""

@@ -89,7 +89,7 @@ def afford(percent: float, steps: int, costs: Costs) -> tuple[WatchConfig, float
 
 
 def measure_costs(parts: Parts, percent: float, *, updates: int = _UPDATES, ranks: Ranks = ALONE) -> Costs:
-    """Time a few updates of a copy, with shuffled labels and every kind of look after each; what rank 0 measured."""
+    """Time a few updates of a copy, with uniform labels and every kind of look after each; what rank 0 measured."""
     scratch, training = assemble(parts.config, parts.corpus), parts.config.training
     if training.schedule.steps:  # the time between two updates is what is looked for
         steps = max(updates, training.schedule.steps)

@@ -36,6 +36,8 @@ class RunConfig:
     """Trained by another program that qkv watched: layout where its layout is one of ours, names where it is not."""
     report: bool = True
     """Whether a report is written at the end, and the random-label control trained that drifts are compared with."""
+    control_share: float = 0.07
+    """Share of the run's updates that the random-label control may take; 1 gives it the whole run, 0 trains none."""
     changes: tuple[str, ...] = ()
     """Changes in the change language, those of the preset first."""
     data: DataConfig
@@ -50,6 +52,10 @@ class RunConfig:
     """When each kind of look at the matrices is taken."""
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
     """Whether an account is kept of which matrix earned the loss."""
+
+    def __post_init__(self) -> None:
+        if not self.control_share >= 0:
+            raise ConfigError(f"control_share is {self.control_share:g}; expected a share of 0 or more, such as 0.07")
 
     @classmethod
     def read(cls, path: Path, *, altered: bool = False) -> "RunConfig":

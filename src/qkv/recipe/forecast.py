@@ -397,7 +397,7 @@ def _timed(config: RunConfig, flop: float) -> tuple[RunConfig, str]:
 
 
 def _time(config: RunConfig, corpus: Data) -> float:
-    """The quickest of a few updates with shuffled labels, in seconds; the model is thrown away."""
+    """The quickest of a few updates with uniform labels, in seconds; the model is thrown away."""
     parts, clock = assemble(config, corpus), _Clock()
     parts.train(observers=[clock], random_labels=True, stop_after=_UPDATES, deadline_seconds=3600.0)
     parts.plan.at_end()

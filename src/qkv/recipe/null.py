@@ -1,9 +1,8 @@
-"""The random-label control of a run: the same training with labels drawn at random, for its first steps.
+"""The random-label control of a run: the same training with labels drawn uniformly, for its first steps or all of them.
 
-Its start, inputs and schedule are those of the run. Inputs say nothing about its labels, but labels keep their
-frequencies (`Task.train_batch`), and these it learns. So it shows what moves where inputs teach nothing, and not what
-moves where nothing is learned. The same recorder measures it at the same steps, so each drift can be compared at an
-equal step. Code and telemetry call it `null`.
+Its start, inputs and schedule are those of the run. Labels are drawn afresh at every step, so all that it can learn is
+to guess evenly. The same recorder measures it at the same steps, so each drift can be compared at an equal step. Code
+and telemetry call it `null`.
 """
 
 import dataclasses
@@ -11,43 +10,50 @@ import dataclasses
 from qkv.errors import NonFiniteError, UserError
 from qkv.folder.run_folder import RunFolder
 from qkv.instruments.recorder import Recorder
+from qkv.jsontypes import JsonObject
 from qkv.recipe.build import Parts, assemble
 from qkv.telemetry import NULL_ARM, Store
 from qkv.training.distributed.ranks import ALONE, Ranks
 from qkv.training.record import Outcome
 from qkv.training.tensorfile import load_weights
 
-__all__ = ["NULL_SHARE", "null_steps", "train_null"]
+__all__ = ["null_steps", "train_null"]
 
-NULL_SHARE = 0.07
-"""Share of a training that its control may cost."""
-_MOST_STEPS = 256
 _FAR = 1 << 30
 """Steps of a schedule whose decay does not begin within the control."""
 
 
-def null_steps(steps: int) -> int:
-    """How many steps the control has: the largest power of two within its share, so that it ends on a recorded step."""
-    most = min(_MOST_STEPS, int(NULL_SHARE * steps))
-    return 1 << (most.bit_length() - 1) if most else 0
+def null_steps(steps: int, share: float) -> int:
+    """How many steps the control has: all of them if `share` is 1 or more, else the largest power of two within it.
 
-
-def train_null(parts: Parts, outcome: Outcome, folder: RunFolder, store: Store | None, ranks: Ranks = ALONE) -> str:
-    """Train from the run's own weights of step 0 on shuffled labels and record it as arm 1; nothing else is touched.
-
-    All ranks train it together; the one that watches gives the store. Returns why there is none, in a sentence, where
-    it could not be made: a training that is done does not depend on it.
+    Either way it ends on a recorded step.
     """
-    steps = null_steps(outcome.steps)
+    most = int(min(share, 1.0) * steps)
+    return most if share >= 1 or not most else 1 << (most.bit_length() - 1)
+
+
+def train_null(
+    parts: Parts, outcome: Outcome, folder: RunFolder, store: Store | None, ranks: Ranks = ALONE
+) -> JsonObject:
+    """Train from the run's own weights of step 0 on uniform labels and record it as arm 1; nothing else is touched.
+
+    All ranks train it together; the one that watches gives the store. Returns what it was, for the manifest; empty
+    where it has no steps. A training that is done does not depend on it: where it could not be made, that is only
+    `missing`, a sentence that says why.
+    """
+    steps = null_steps(outcome.steps, parts.config.control_share)
     if not steps:
-        return ""
+        return {}
+    made: JsonObject = {"labels": "uniform", "steps": steps}
     try:
         _train(parts, outcome, folder, store, ranks, steps)
     except (NonFiniteError, UserError) as error:
+        made = {"missing": f"This run has no random-label control: {error}."}
         if store is not None:
             store.drop_after(-1, arm=NULL_ARM)
-        return f"This run has no random-label control ({parts.task.control}): {error}."
-    return ""
+    if store is not None:
+        store.set_fact("null", made)
+    return made
 
 
 def _train(parts: Parts, outcome: Outcome, folder: RunFolder, store: Store | None, ranks: Ranks, steps: int) -> None:

@@ -27,6 +27,7 @@ from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import LEVELS
 from qkv.instruments.trackers import Sender, open_tracker
+from qkv.jsontypes import JsonObject
 from qkv.laws import BRIEF_SECONDS
 from qkv.recipe.affordable import with_affordable_watching
 from qkv.recipe.build import Parts, assemble, check_reached
@@ -34,7 +35,7 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.interrupted import not_ours
 from qkv.recipe.load_model import load_weights
 from qkv.recipe.manifest import BackgroundBaselines, machine_facts, note_machine, summary
-from qkv.recipe.null import NULL_SHARE, train_null
+from qkv.recipe.null import train_null
 from qkv.recipe.reload_data import kept_data, same_data
 from qkv.recipe.request import Request, resolve, same_run
 from qkv.recipe.samples import write_samples
@@ -314,9 +315,9 @@ class _Session:
                 )
             background = background or BackgroundBaselines(parts.task, parts.corpus, self.cache)
             with _afterwards(folder):
-                missing = train_null(parts, outcome, folder, store, self.ranks) if self._has_null else ""
-                if missing:
-                    listening.say(missing)
+                null = train_null(parts, outcome, folder, store, self.ranks) if self._has_null else {}
+                if "missing" in null:
+                    listening.say(null["missing"])
                 write_samples(parts, folder, store, outcome)
                 judged = _judge(parts, folder)
                 found = background.result()
@@ -325,10 +326,15 @@ class _Session:
                     if found.note:
                         listening.say(found.note)
                 bits = _bits_per_byte(parts, outcome)
-        self._seal(outcome, found, judged, bits)
+        self._seal(outcome, found, judged, bits, null)
 
     def _seal(
-        self, outcome: Outcome, found: Yardsticks | None, judged: Evaluation | None, bits_per_byte: float | None
+        self,
+        outcome: Outcome,
+        found: Yardsticks | None,
+        judged: Evaluation | None,
+        bits_per_byte: float | None,
+        null: JsonObject,
     ) -> None:
         """Write the manifest: the run is finished."""
         config, corpus = self.parts.config, self.parts.corpus
@@ -344,7 +350,7 @@ class _Session:
         self.folder.seal(
             machine_facts(config)
             | {"data": {"name": corpus.name, "sha256": corpus.sha256, "split": corpus.rule}}
-            | {"parent": config.from_run, "summary": facts}
+            | {"parent": config.from_run, "summary": facts, "null": null}
         )
 
     @property
@@ -390,7 +396,7 @@ class _Session:
         if budget < BRIEF_SECONDS:
             afterwards += task.baselines_seconds(self.parts.corpus, self.cache)
         spent = self.listening.seconds() + (self.resume_from.state.train_seconds if self.resume_from else 0.0)
-        return (budget - spent - afterwards) * (1 - (NULL_SHARE if self._has_null else 0))
+        return (budget - spent - afterwards) / (1 + min(1.0, self.parts.config.control_share) * self._has_null)
 
     def _taught(self) -> Parts:
         """The parts with the teachers that the run is to learn from, trained where the folder has them not yet."""

@@ -230,6 +230,12 @@ UNUSED = (
         why="--watch off",
         instead="give --watch light",
     ),
+    Unused(
+        settings=("control_share",),
+        when=lambda c: c.watch == "off" or not c.report,
+        why="watch={watch} and report={report}: no control is trained",
+        instead="give neither --watch off nor --no-report",
+    ),
     Unused(settings=_OF_HEADS, when=lambda c: not _attends(c), why="mixer={model.layout.mixer}, which has no heads"),
     Unused(
         settings=("watching.per_doubling",),

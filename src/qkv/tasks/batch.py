@@ -2,10 +2,13 @@
 
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Drop", "n_positions", "places_of", "rows_of"]
+from qkv.randomness import uniforms
+
+__all__ = ["Batch", "Drop", "n_positions", "places_of", "rows_of", "with_uniform_labels"]
 
 
 class Drop(Protocol):
@@ -84,3 +87,19 @@ def places_of(batch: Batch) -> Tensor:
         torch.arange(batch.inputs.numel(), device=batch.targets.device) if batch.positions is None else batch.positions
     )
     return flat % width if batch.places is None else batch.places.flatten()[flat]
+
+
+def with_uniform_labels(
+    batch: Batch, labels: np.ndarray, seed: int, step: int, examples: np.ndarray, *, by_place: bool
+) -> Batch:
+    """The same inputs, every target an independent uniform draw from `labels` (int64 [n]): of the random-label control.
+
+    A draw is a pure function of (seed, step, example), and `by_place` of the place in its window, whatever else is in
+    the batch, so that nothing can be memorized: the lowest expected loss of any model is ln(n). `examples` are the
+    global indices (int64) that `batch` was made of; without `by_place` each has one target.
+    """
+    names = examples if batch.examples is None else batch.examples.numpy()
+    if by_place:
+        names = (names[rows_of(batch).numpy()] << 24) + places_of(batch).numpy()
+    drawn = (uniforms(names, seed, "uniform labels", step) * len(labels)).astype(np.int64)
+    return batch._replace(targets=torch.from_numpy(labels[drawn]), answers=None)

@@ -25,7 +25,6 @@ from qkv.tasks.batch import Batch
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.figures import Evaluation, Figure
 from qkv.tasks.generation import Sampling, generate
-from qkv.tasks.objective import random_targets
 from qkv.tasks.task import PredictOptions, Stack, Yardsticks
 from qkv.tasks.text import TextTask
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -89,15 +88,10 @@ class Causal(TextTask):
         seed: int,
         step: int,
         examples: np.ndarray,
-        *,
-        random_labels: bool = False,
     ) -> Batch:
         """Windows of n_ctx inputs, each with the token after it as target; see `Task.train_batch`."""
         windows = train_window(corpus.train, sizes.n_ctx, seed, examples)
-        targets = windows[:, 1:]
-        if random_labels:
-            targets = random_targets(corpus.train, seed, step, examples, sizes.n_ctx)
-        return Batch(_tensor(windows[:, :-1]), _tensor(targets).flatten())
+        return Batch(_tensor(windows[:, :-1]), _tensor(windows[:, 1:]).flatten())
 
     def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """Every token of the validation split after the first as a target once, in windows of n_ctx."""

@@ -150,8 +150,6 @@ class Classify(Task[Examples, TextClassifier]):
         seed: int,
         step: int,
         examples: np.ndarray,
-        *,
-        random_labels: bool = False,
     ) -> Batch:
         """Every text once an epoch, in an order of its own; see `Task.train_batch`."""
         part, n = corpus.train, len(corpus.train)
@@ -161,22 +159,17 @@ class Classify(Task[Examples, TextClassifier]):
             inside = index // n == epoch
             texts[inside] = Permutation(n, seed, "texts", int(epoch))(index[inside] % n)
         ids, lengths = _cut(part, texts, sizes.n_ctx)
-        if self.joined and self.teachers is not None and not random_labels:
+        if self.joined and self.teachers is not None:
             ids, lengths = self._behind(part, texts, lengths, sizes.n_ctx, seed, step, index)
         if self.word_dropout:
             ids, lengths = self._thinned(ids, lengths, seed, step, index)
-        answers = texts
-        if random_labels:
-            answers = (uniforms(index, seed, "random labels", step) * n).astype(np.int64)
-        classes = part.classes[answers]
-        if self.disturbed and not random_labels:
+        classes = part.classes[texts]
+        if self.disturbed:
             other = uniforms(index, seed, "disturbed", step) < self.disturbed
             any_class = (uniforms(index, seed, "disturbed class", step) * len(corpus.classes)).astype(np.int64)
             classes = np.where(other, any_class, classes)
         batch = _batch(ids, lengths, classes, sizes.n_ctx)
-        if self.teachers is None or random_labels:
-            return batch
-        return batch._replace(answers=self.teachers(batch))
+        return batch if self.teachers is None else batch._replace(answers=self.teachers(batch))
 
     def _behind(
         self,

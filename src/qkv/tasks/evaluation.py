@@ -54,11 +54,6 @@ class Objective(Protocol[ReadT, ModelT]):
     ordered: ClassVar[bool] = False
     """Whether the loss is also reported by the place of a target in its window."""
 
-    @property
-    def control(self) -> str:
-        """What the labels of the random-label control are, in words: what they keep of the training labels."""
-        return f"labels shuffled, {'token' if self.target == 'token' else 'class'} frequencies kept"
-
     def positions(self, data: ReadT, sizes: "Sizes") -> int:
         """Positions that one training example costs on average, padding included: what laws of cost count."""
         return sizes.n_ctx
@@ -70,16 +65,16 @@ class Objective(Protocol[ReadT, ModelT]):
         seed: int,
         step: int,
         examples: np.ndarray,
-        *,
-        random_labels: bool = False,
     ) -> Batch:
-        """The training batch of these global example indices (int64 [batch]); a pure function of its arguments.
-
-        `random_labels=True` keeps the inputs and replaces every target by an independent draw from the training
-        targets' own frequencies: the random-label control. Inputs then say nothing about labels, but how frequent each
-        label is can still be learned.
-        """
+        """The training batch of these global example indices (int64 [batch]); a pure function of its arguments."""
         ...
+
+    def labels(self, data: ReadT, n: int) -> np.ndarray:
+        """Which of the n answers that a model chooses among can be a target: int64, increasing.
+
+        The random-label control draws from them.
+        """
+        return np.arange(n)
 
     def val_batches(self, corpus: ReadT, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """The whole validation split in a fixed order, `batch_size` items at a time; independent of any seed."""

@@ -25,7 +25,7 @@ from qkv.data.sources.image_files import read_pictures
 from qkv.errors import SourceError
 from qkv.models.layout import Patches
 from qkv.models.zoo import ImageClassifier
-from qkv.randomness import Permutation, generator
+from qkv.randomness import Permutation
 from qkv.tasks.batch import Batch
 from qkv.tasks.figures import Scores
 from qkv.tasks.task import Drop, PredictOptions, Progress, Task, Yardsticks
@@ -136,19 +136,13 @@ class Image(Task[Images, ImageClassifier]):
         seed: int,
         step: int,
         examples: np.ndarray,
-        *,
-        random_labels: bool = False,
     ) -> Batch:
         """Images in an order of its own for each epoch, each changed by draws of its own; see `Task.train_batch`."""
         part, options = corpus.train, corpus.options
         chosen = _order(len(part), seed, examples)
         fill = round(255 * corpus.level[0])
         pixels = augmented(part.pixels[chosen], options, fill, seed, step, examples)
-        labels = part.labels[chosen]
-        if random_labels:
-            places = [generator(seed, "random labels", step, int(e)).integers(len(part)) for e in examples]
-            labels = part.labels[places]
-        return Batch(_tensor(pixels), torch.from_numpy(labels), smoothing=options.smoothing)
+        return Batch(_tensor(pixels), torch.from_numpy(part.labels[chosen]), smoothing=options.smoothing)
 
     def val_batches(self, corpus: Images, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """Every validation image once, in order."""

@@ -29,7 +29,6 @@ from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
 from qkv.tasks.batch import Batch
 from qkv.tasks.filling import fill
-from qkv.tasks.objective import random_targets
 from qkv.tasks.task import PredictOptions, Progress
 from qkv.tasks.text import TextTask
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -98,8 +97,6 @@ class Masked(TextTask):
         seed: int,
         step: int,
         examples: np.ndarray,
-        *,
-        random_labels: bool = False,
     ) -> Batch:
         """Windows of n_ctx tokens with `rate` of them hidden, others in every step; see `Task.train_batch`."""
         tokens, special = corpus.train, _special(corpus.tokenizer)
@@ -112,10 +109,11 @@ class Masked(TextTask):
         shown[hidden] = corpus.tokenizer.special["[MASK]"]
         if self.random or self.kept:
             self._corrupt(shown, windows, hidden, streams, np.flatnonzero(~special))
-        answers = windows
-        if random_labels:
-            answers = random_targets(tokens, seed, step, examples, windows.shape[1], special)
-        return _batch(shown, answers, hidden, documents=_documents(tokens, starts, windows.shape[1]))
+        return _batch(shown, windows, hidden, documents=_documents(tokens, starts, windows.shape[1]))
+
+    def labels(self, data: "Corpus", n: int) -> np.ndarray:
+        """All tokens but the special ones."""
+        return np.flatnonzero(~_special(data.tokenizer))
 
     def _corrupt(
         self,

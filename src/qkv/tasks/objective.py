@@ -1,12 +1,10 @@
-"""What the language tasks share: the loss of a batch at the positions that have a target, and the labels of
-the random-label control.
+"""What the language tasks share: the loss of a batch at the positions that have a target.
 
 The output matrix is applied to the hidden vectors of those positions only. Positions are gathered by `F.embedding`,
 whose backward adds in a fixed order (tensor indexing does not, with more than one thread); so does `index_add_`, by
 which rows join the gradient of a large tied table.
 """
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,14 +12,12 @@ from torch.autograd import Function
 
 from qkv.kernels.autograd import Context, once_differentiable
 from qkv.models.zoo import LanguageModel
-from qkv.randomness import generator
 from qkv.tasks.batch import Batch, rows_of
 from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
 from qkv.tasks.figures import Scores
 from qkv.tasks.task import Drop
-from qkv.tokenizers.tokens import Tokens
 
-__all__ = ["batch_loss", "batch_scores", "output_matrix", "random_targets"]
+__all__ = ["batch_loss", "batch_scores", "output_matrix"]
 
 
 def output_matrix(model: LanguageModel) -> tuple[Tensor, Tensor | None]:
@@ -95,23 +91,3 @@ class _TiedTable(Function):
             return written, None
         total = rows.new_zeros(ctx.shape) if written is None else written
         return total.index_add_(0, ctx.saved_tensors[0].flatten(), rows.flatten(0, -2)), None
-
-
-def random_targets(
-    tokens: Tokens, seed: int, step: int, examples: np.ndarray, n: int, never: np.ndarray | None = None
-) -> np.ndarray:
-    """Labels that no input predicts: int64 [batch, n] tokens, each taken from a uniformly random place in `tokens`.
-
-    A place of a token that is `never` a target (bool [d_vocab], not true of all tokens there are) is drawn again.
-    So they follow the unigram distribution of the training tokens exactly and independently of everything else; what is
-    left to learn is that distribution. (A shuffle of a batch's own targets would not do: rare words of a window would
-    stay likelier among its targets.) A pure function of (seed, step, global example index).
-    """
-    rows = []
-    for example in examples:
-        stream = generator(seed, "random labels", step, int(example))
-        row = tokens.ids.take(stream.integers(len(tokens), size=n)).astype(np.int64)
-        while never is not None and (again := np.flatnonzero(never[row])).size:
-            row[again] = tokens.ids.take(stream.integers(len(tokens), size=again.size))
-        rows.append(row)
-    return np.stack(rows)

@@ -22,7 +22,6 @@ from qkv.data.config import DataConfig
 from qkv.data.pairs import PairCorpus, Pairs, decode_line, encode_lines, end_of, line_of, load_pairs, start_of
 from qkv.errors import ConfigError
 from qkv.models.zoo import EncoderDecoderLM
-from qkv.randomness import generator
 from qkv.tasks.batch import Batch, rows_of
 from qkv.tasks.beams import DEFAULT_BEAMS, DEFAULT_PENALTY, Search, search
 from qkv.tasks.bleu import bleu, bleu_tokens, require_sacrebleu
@@ -119,21 +118,11 @@ class Translate(Task[PairCorpus, EncoderDecoderLM]):
         seed: int,
         step: int,
         examples: np.ndarray,
-        *,
-        random_labels: bool = False,
     ) -> Batch:
         """The pairs of these buckets; see `Task.train_batch`."""
         buckets = [train_bucket(corpus.train, sizes.n_ctx, BUCKET_TOKENS, seed, int(e)) for e in examples]
         names = [(int(e) << 24) + np.arange(len(b)) for e, b in zip(examples, buckets, strict=True)]
         batch = _batch(corpus.train, np.concatenate(buckets), corpus.tokenizer)
-        if random_labels:
-            sizes_of = [int(np.diff(corpus.train.target.offsets)[bucket].sum()) for bucket in buckets]
-            ids = corpus.train.target.ids
-            places = [
-                generator(seed, "random labels", step, int(e)).integers(len(ids), size=n)
-                for e, n in zip(examples, sizes_of, strict=True)
-            ]
-            batch = batch._replace(targets=torch.from_numpy(ids[np.concatenate(places)].astype(np.int64)))
         return batch._replace(examples=torch.from_numpy(np.concatenate(names)), smoothing=SMOOTHING)
 
     def val_batches(self, corpus: PairCorpus, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:

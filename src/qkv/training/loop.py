@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from qkv.errors import Interrupted
-from qkv.tasks.batch import n_positions
+from qkv.tasks.batch import n_positions, with_uniform_labels
 from qkv.training.checkpoint import is_due
 from qkv.training.distributed.shards import Shards
 from qkv.training.distributed.whole import Loss, Weights
@@ -217,8 +217,13 @@ def take_gradients(session: Session, step: int) -> tuple[float, int]:
     size, dropout = setup.config.batch_size, setup.model.config.layout.dropout
     examples = ranks.share(np.arange(step * size, (step + 1) * size, dtype=np.int64))
     parts = np.array_split(examples, min(setup.config.accumulate, len(examples)))
-    how = {"random_labels": setup.random_labels}
-    batches = [setup.task.train_batch(setup.corpus, sizes, setup.seed, step, part, **how) for part in parts]
+    batches = [setup.task.train_batch(setup.corpus, sizes, setup.seed, step, part) for part in parts]
+    if setup.random_labels:
+        labels = setup.task.labels(setup.corpus, len(setup.model.config.classes) or sizes.d_vocab)
+        batches = [
+            with_uniform_labels(batch, labels, setup.seed, step, part, by_place=setup.task.target == "token")
+            for part, batch in zip(parts, batches, strict=True)
+        ]
     (n_targets,) = ranks.sum(sum(batch.targets.numel() for batch in batches))
     loss, tokens = 0.0, 0
     for part, batch in zip(parts, batches, strict=True):

@@ -143,6 +143,7 @@ class Muon:
     ) -> None:
         self.addresses = list(parameters)
         self._lr, self._momentum, self._weight_decay, self._dtype = lr, momentum, weight_decay, dtype
+        self.decay = lr * weight_decay
         self._members = list(parameters.values())
         self._moments = [zeros(m.parameter).detach() for m in self._members]
 

@@ -5,6 +5,7 @@ whose gradient is None (frozen) is passed over: no decay, no momentum, no step c
 the elementwise work; they are deterministic, and torch's own optimizer classes are the oracle of the tests.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -32,6 +33,8 @@ class Rule(Protocol):
     """One way to turn gradients into updates, for the parameters of one group."""
 
     addresses: list[str]
+    decay: float
+    """What weight decay takes off in an update at the peak rate, as a share of each weight."""
 
     def step(self, lr_scale: float | Tensor) -> None:
         """One update at `lr_scale` times the peak rate; a scalar on the parameters' device is not waited for."""
@@ -55,7 +58,7 @@ class AdamW:
     ) -> None:
         self.addresses = list(parameters)
         self._parameters = list(parameters.values())
-        self._config, self._weight_decay = config, weight_decay
+        self._config, self._weight_decay, self.decay = config, weight_decay, config.lr * weight_decay
         self._first = [zeros(p) for p in self._parameters]
         self._second = [zeros(p) for p in self._parameters]
         self._updates = [torch.zeros((), device=p.device) for p in self._parameters]
@@ -102,7 +105,7 @@ class Sgd:
     ) -> None:
         self.addresses = list(parameters)
         self._parameters = list(parameters.values())
-        self._config, self._weight_decay = config, weight_decay
+        self._config, self._weight_decay, self.decay = config, weight_decay, config.lr * weight_decay
         self._momentum = [zeros(p) for p in self._parameters] if config.momentum else []
 
     def step(self, lr_scale: float | Tensor) -> None:
@@ -147,6 +150,11 @@ class Optimizer:
     def groups(self) -> dict[str, list[str]]:
         """Which addresses each rule moves."""
         return {name: list(rule.addresses) for name, rule in self._rules.items()}
+
+    def decayed(self, lr_scales: Sequence[float]) -> dict[str, float]:
+        """Address -> what weight decay alone would leave of each weight after updates at these rates, as a share."""
+        left = {name: math.prod(1 - rule.decay * scale for scale in lr_scales) for name, rule in self._rules.items()}
+        return {address: left[name] for name, addresses in self.groups().items() for address in addresses}
 
     @torch.no_grad()
     def step(self, lr_scale: float | Tensor) -> None:

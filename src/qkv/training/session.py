@@ -109,7 +109,7 @@ class TrainingSetup(Generic[DataT, ModelT]):
     """The wall time the loop may take, final work of others already taken off. A training without `schedule.steps`
     needs it; a resumed one ignores it where its horizon is settled."""
     random_labels: bool = False
-    """Train the random-label control of `Task.train_batch`, and do not validate."""
+    """Train the random-label control (`qkv.tasks.batch.with_uniform_labels`), and do not validate."""
     scores_start: bool = False
     """Validate the weights of step 0 as well, so that they are the best ones where no update makes them better."""
     stop_after: int = 0

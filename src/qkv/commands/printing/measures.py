@@ -7,7 +7,6 @@ from qkv.errors import AddressError
 from qkv.inspection.control import CONTROL, described, when
 from qkv.instruments.registry import MEASURES, property_of
 from qkv.jsontypes import JsonObject
-from qkv.tasks import Task
 from qkv.telemetry import RUN_ARM, Compared, Series, Telemetry
 from qkv.words import figure
 
@@ -65,7 +64,7 @@ class Measured:
         return figure(pair.value) + when, figure(pair.null)
 
 
-def measured(telemetry: Telemetry, address: str, task: Task, at: int | None = None) -> Measured:
+def measured(telemetry: Telemetry, address: str, at: int | None = None) -> Measured:
     """What was measured of `address`, no later than step `at`; an activation's heads included."""
     series, null, belongs, kind = [], {}, {}, address.rpartition(".")[2]
     for measure in telemetry.measures():
@@ -79,7 +78,7 @@ def measured(telemetry: Telemetry, address: str, task: Task, at: int | None = No
         pair = _against_null(telemetry, address, measure.name, at)
         if pair is not None and pair.step > 0:  # at step 0 both have the same weights
             null[measure.name] = pair
-    compared = f"Compared at {when(_latest(null), telemetry)} with {described(task)}." if null else ""
+    compared = f"Compared at {when(_latest(null), telemetry)} with {described(telemetry)}." if null else ""
     return Measured(series, null, belongs, compared)
 
 

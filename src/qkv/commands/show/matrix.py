@@ -220,7 +220,7 @@ def look(run: "Run", address: str, at: int | None) -> Shown | Nearest:
 
 def _pattern(run: "Run", address: str, at: int | None) -> PatternShown:
     with run.recorded() as telemetry:
-        found = measured(telemetry, address, run.task, at)
+        found = measured(telemetry, address, at)
     if found.series:
         return PatternShown(address, found)
     how = f"qkv show {typed(run.path)} {address} --text TEXT"
@@ -236,7 +236,7 @@ def _look(run: "Run", address: str, at: int | None, asked: int | None) -> Shown:
         return _row(run, address, at)
     values = _stored(_values(run, address, at), parsed.name)
     with run.recorded() as telemetry:
-        found = measured(telemetry, address, run.task, asked)
+        found = measured(telemetry, address, asked)
     rows = None
     if address in ("W_E", "W_U") and run.namer is not None and run.has_start:
         before = _values(run, address, 0)
@@ -248,7 +248,7 @@ def _look(run: "Run", address: str, at: int | None, asked: int | None) -> Shown:
 def _circuit(run: "Run", address: str, at: int | None, asked: int | None) -> CircuitShown:
     circuit = run.catalogue(at).circuit(address)
     with run.recorded() as telemetry:
-        found = measured(telemetry, address, run.task, asked)
+        found = measured(telemetry, address, asked)
     return CircuitShown(
         address=address,
         step=at,

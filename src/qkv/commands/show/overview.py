@@ -160,7 +160,7 @@ def look(run: "Run", measure: str, at: int | None) -> RunShown:
             pairs = [pair for pair in pairs if pair.step > 0]  # at step 0 both have the same weights
             null = {pair.address: (pair.step, pair.value, pair.null) for pair in pairs}
             if pairs:
-                compared = f"At {when(pairs[0].step, telemetry)}, relative to {described(run.task)}"
+                compared = f"At {when(pairs[0].step, telemetry)}, relative to {described(telemetry)}"
         answers = read(run.path, telemetry) if at is None else []
     return RunShown(run, answers, measure, steps, curves, null, rows, at, compared)
 

@@ -68,4 +68,4 @@ def _control(evidence: Evidence) -> str:
         return ""
     kinds = Counter(item.kind for item in happenings(evidence.telemetry, NULL_ARM))
     what = listed([many(n, *CALLED[kind]) for kind, n in kinds.items()]) if kinds else "nothing"
-    return f"In the {many(steps, 'update')} of {described(evidence.task)} the same search finds {what}."
+    return f"In the {many(steps, 'update')} of {described(evidence.telemetry)} the same search finds {what}."

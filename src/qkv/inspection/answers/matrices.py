@@ -122,7 +122,7 @@ def _control_sentence(evidence: Evidence, pairs: Sequence[Compared]) -> str:
         others = f", {least.address} {ends[1]} (median over matrices {middle:.2f})"
     words = (
         f"At {when(most.step, evidence.telemetry)} the run had moved {which} {ends[0]} as far as "
-        f"{described(evidence.task)}{others}."
+        f"{described(evidence.telemetry)}{others}."
     )
     return f"{words} {learned(evidence)}".strip()
 

@@ -202,6 +202,6 @@ def _row_control(evidence: Evidence) -> tuple[str, float]:
         return "", 0.0
     words = (
         f"At {when(step, evidence.telemetry)} rows had moved by {_lengths(here)} on average; "
-        f"in {described(evidence.task)} by {_amount(there)}."
+        f"in {described(evidence.telemetry)} by {_amount(there)}."
     )
     return words, apart(here, there)

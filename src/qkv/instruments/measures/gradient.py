@@ -59,7 +59,7 @@ MEASURES = (
         source="elementary",
         property_of="parametrisation",
         null="Near 0 where gradients are noise of a batch; above 0 early on, in the random-label control too, which "
-        "learns token frequencies.",
+        "learns to guess evenly.",
         decision="Whether a longer run would move this matrix further: above 0 it is still under way.",
         of_matrix=lambda reading: ratio(-reading.pulled, reading.distance * reading.grad_norm),
     ),

@@ -145,7 +145,8 @@ class Arm:
     trainer: str = "loop"
     """Name in `studies.training.TRAINERS`."""
     labels: str = "real"
-    """`random` trains on tokens from random places of the text: their frequencies can be learned, nothing else."""
+    """`uniform` trains the random-label control (`tasks.batch.with_uniform_labels`). Studies of earlier versions may
+    hold `random`, tokens from random places of the text, which nothing trains on any more."""
     tables: tuple[tuple[str, str], ...] = ()
     """(address, table): start values made from the text, by a name in `studies.engine.initial_tables.TABLES`."""
     probes: tuple[str, ...] = ()

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from qkv.data.corpus import joined_hash
 from qkv.data.examples import Examples
-from qkv.errors import NonFiniteError, RunError, SourceError
+from qkv.errors import ConfigError, NonFiniteError, RunError, SourceError
 from qkv.jsontypes import JsonObject
 from qkv.recipe import Parts, take_body
-from qkv.studies.engine.assembly import MACHINE, parts_of
+from qkv.studies.engine.assembly import MACHINE, MADE_TASKS, parts_of
 from qkv.studies.engine.contrastive import train_contrastive
 from qkv.studies.engine.design import Arm, Scale, Trial
 from qkv.studies.engine.nested import inner_study
@@ -29,6 +29,7 @@ from qkv.studies.engine.reparametrized import MappedRows
 from qkv.studies.engine.training_log import Finished, Trained
 from qkv.studies.probes.onsets import Onsets
 from qkv.studies.probes.registry import OF_THE_LOSS, PROBES
+from qkv.studies.probes.shared import shared
 from qkv.studies.probes.watchers import Ledger, Way
 from qkv.studies.synthetic import streams
 from qkv.tasks import validation_loss
@@ -136,11 +137,16 @@ WATCHERS: Mapping[str, Callable[[], Observer]] = {"ledger": Ledger, "order of mo
 
 def _loop(trial: Trial, parts: Parts, watchers: Watchers, constraint: Constraint | None = None) -> Trained:
     """The training loop of `qkv train`, to its horizon; the changes of the arm hold, or what stands around them."""
+    if trial.arm.labels not in ("real", "uniform"):
+        raise ConfigError(
+            f"the arm {trial.arm.name!r} asks for {trial.arm.labels} labels; expected real or uniform. Studies of"
+            " earlier versions had others: begin this study again, in a new folder"
+        )
     curve = _Curve(parts.config.training.schedule.steps)
     outcome = parts.train(
         constraint=constraint or parts.plan,
         observers=[curve, *watchers],
-        random_labels=trial.arm.labels == "random",
+        random_labels=trial.arm.labels == "uniform",
     )
     best = outcome.best_loss
     return Trained(
@@ -187,6 +193,20 @@ def _other_seed(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
     return trained
 
 
+def _two_halves(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
+    """The loop on the first half of the text, and from the same start on the second with draws of its own.
+
+    The model is that of the first; see `probes.shared.shared` for what is measured.
+    """
+    made = trial.arm.task in MADE_TASKS  # whose windows are other ones for another seed
+    one, other = (parts.corpus, parts.corpus) if made else streams.halves(parts.corpus)
+    twin = parts_of(dataclasses.replace(trial, seed=trial.seed + _OTHER_SEED), other)
+    twin.catalogue.load_state(parts.start)
+    _loop(trial, twin, ())
+    trained = _loop(trial, dataclasses.replace(parts, corpus=one), watchers)
+    return dataclasses.replace(trained, measures=shared(parts, twin))
+
+
 def before(trial: Trial) -> Trial:
     """The training that comes before that of a pretrained arm: the same seed, layout and text."""
     settings = dict(trial.arm.before)
@@ -228,6 +248,7 @@ TRAINERS: Mapping[str, Callable[[Trial, Parts, Watchers], Trained]] = {
     "mapped rows": _mapped_rows,
     "none": _nothing,
     "other seed": _other_seed,
+    "two halves": _two_halves,
     "pretrained": _pretrained,
     "contrastive": train_contrastive,
     "inner study": _inner_study,

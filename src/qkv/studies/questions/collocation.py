@@ -67,7 +67,7 @@ _FULL_ARMS = (
     arm("identity", "W_Q = W_K = W_V = W_O = I, embeddings trained", _MADE, changes=("L*.W_[QKVO]=identity",)),
     arm("tied", "W_U tied to W_E", _MADE, layout=(("tied", True),)),
     arm("sgd", "trained by SGD", _MADE, optimizer="sgd", lr=0.5),
-    arm("null", "random labels: only token frequencies can be learned", _MADE, labels="random", tune="causal"),
+    arm("null", "random labels, drawn uniformly at every step", _MADE, labels="uniform", tune="causal"),
 )
 _PRIMARY = _effect("causal", "together", "cos(e, e)", _NEAR_0)
 

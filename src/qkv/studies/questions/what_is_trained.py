@@ -1,10 +1,9 @@
 """Does training change the input embeddings, or only W_Q, W_K, W_V? How much, and is it learning or just movement?
 
 Every matrix is watched under AdamW, SGD and Muon, on real text and on random labels (the control), tied and untied,
-with learned and with sinusoidal positions (which are no parameters, so truly fixed). Labels of the control are tokens
-from random places of the text: their frequencies stay, and the control learns these and nothing else of the text. It
-trains as long as the real arm, and both are compared at the last step. Movement alone proves nothing: the control moves
-too, and some matrices further in it than on text. So the primary measure is what the
+with learned and with sinusoidal positions (which are no parameters, so truly fixed). Labels of the control are drawn
+uniformly at every step: all that it can learn is to guess evenly. It trains as long as the real arm, and both are
+compared at the last step. Movement alone proves nothing: the control moves too. So the primary measure is what the
 finished model loses without it: the loss with W_E set back to its start, less the loss. The rest of the model was
 trained to fit the rows as they are, so that this shows that it depends on them and not how much was learned in them:
 with a matrix set back the loss may be worse than that of blind guessing. What each movement earned is told by the
@@ -35,8 +34,8 @@ def _pairs(optimizers: tuple[str, ...]) -> tuple[Arm, ...]:
         for each in (
             arm(name, f"{name}, real text", optimizer=name, lr=_LR[name], probes=(*_PROBES, "ledger")),
             arm(
-                f"{name} null", f"{name}, random labels: only token frequencies can be learned", optimizer=name,
-                lr=_LR[name], labels="random", tune=name, probes=("drift", "rows"),
+                f"{name} null", f"{name}, random labels, drawn uniformly at every step", optimizer=name,
+                lr=_LR[name], labels="uniform", tune=name, probes=("drift", "rows"),
             ),
         )
     )  # fmt: skip
@@ -51,6 +50,25 @@ def _moved(optimizer: str, matrix: str) -> Contrast:
     return difference(
         f"{matrix} moved ({optimizer})", f"relative drift of {matrix} on real text, minus that on random labels",
         optimizer, f"{optimizer} null", f"drift {matrix}", 0.1, unit="of its start's norm",
+    )  # fmt: skip
+
+
+def _halves(optimizer: str) -> tuple[Arm, Arm]:
+    """Two trainings from one start on the halves of the text, and two on uniform labels, at the optimizer's rate."""
+    return tuple(
+        arm(
+            f"{optimizer} halves{name}", f"{optimizer}, twice from one start, on either half of the text{what}",
+            optimizer=optimizer, lr=_LR[optimizer], tune=optimizer, trainer="two halves", labels=labels,
+        )
+        for name, what, labels in (("", "", "real"), (" null", ", random labels", "uniform"))
+    )  # type: ignore[return-value]  # fmt: skip
+
+
+def _shared(optimizer: str, matrix: str) -> Contrast:
+    return difference(
+        f"{matrix} shared ({optimizer})",
+        f"agreement (cosine) of how {matrix} moved on the two halves of the text, minus that on random labels",
+        f"{optimizer} halves", f"{optimizer} halves null", f"shared {matrix}", 0.05, unit="cosine",
     )  # fmt: skip
 
 
@@ -125,10 +143,15 @@ def _full(ask: Ask) -> Design:
         scale=dataclasses.replace(FULL, steps=1500),
         arms=(
             *_pairs(optimizers),
+            *_halves("adamw"),
             arm("tied", "adamw, W_U tied to W_E", layout=(("tied", True),), probes=_PROBES),
             arm("sinusoidal", "adamw, sinusoidal positions, which are fixed", layout=fixed, probes=_PROBES),
         ),
-        contrasts=(*_contrasts(optimizers), *(_worth(arm, "W_E", ABOVE) for arm in ("tied", "sinusoidal"))),
+        contrasts=(
+            *_contrasts(optimizers),
+            *(_worth(arm, "W_E", ABOVE) for arm in ("tied", "sinusoidal")),
+            *(_shared("adamw", matrix) for matrix in _MATRICES),
+        ),
     )
 
 
@@ -185,12 +208,11 @@ QUESTION = Question(
         ),
     },
     heard=(
-        "That the input vectors of BERT and similar models are fixed, and only W_Q, W_K and W_V learn. The table of"
-        " input vectors is a parameter like they are: it gets gradient, and it moves. Sinusoidal positions are fixed,"
-        " and so are word vectors that somebody made beforehand and chose to freeze. Movement alone is no sign of"
-        " learning: an optimizer also moves matrices on random labels, some of them farther (such a control still"
-        " learns the token frequencies). Nor is the cost of resetting a matrix what it learned, since all others were"
-        " fitted to it."
+        "That the input vectors of BERT and its like are fixed, and only W_Q, W_K and W_V learn. The table of input"
+        " vectors is a parameter as they are: gradient reaches it, and it moves. What may be fixed are positions,"
+        " where they are sinusoidal, and word vectors that somebody made beforehand and chose to freeze. Nor is it a"
+        " sign of learning that a matrix moved: an optimizer moves it on random labels, too, and some further. And"
+        " what it costs to put a matrix back is not what it learned, for all others were fitted to it."
     ),
     design=quick_or_full(_quick, _full),
 )

@@ -37,24 +37,20 @@ class _Made(Causal):
         seed: int,
         step: int,
         examples: np.ndarray,
-        *,
-        random_labels: bool = False,
     ) -> Batch:
         """Windows made anew; see `Task.train_batch`."""
         streams = [generator(seed, self.name, step, int(example)) for example in examples]
-        return self._batch(corpus, sizes, streams, random_labels)
+        return self._batch(corpus, sizes, streams)
 
     def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """The same `n_validation` windows for every run."""
         for first in range(0, self.n_validation, batch_size):
             numbers = range(first, min(first + batch_size, self.n_validation))
             streams = [generator(self.name, "validation", number) for number in numbers]
-            yield self._batch(corpus, sizes, streams, False)
+            yield self._batch(corpus, sizes, streams)
 
     @abstractmethod
-    def _batch(
-        self, corpus: "Corpus", sizes: "Sizes", streams: Sequence[np.random.Generator], random_labels: bool
-    ) -> Batch:
+    def _batch(self, corpus: "Corpus", sizes: "Sizes", streams: Sequence[np.random.Generator]) -> Batch:
         """One window for each of these draws."""
 
 
@@ -75,16 +71,12 @@ class Recall(_Made):
     values: int
     """Different values there are."""
 
-    def _batch(
-        self, corpus: "Corpus", sizes: "Sizes", streams: Sequence[np.random.Generator], random_labels: bool
-    ) -> Batch:
+    def _batch(self, corpus: "Corpus", sizes: "Sizes", streams: Sequence[np.random.Generator]) -> Batch:
         pairs = min(sizes.n_ctx // 4, self.keys)
         names = np.asarray(corpus.train.ids[: self.keys + self.values], dtype=np.int64)
         windows = np.stack([self._window(names, pairs, draws) for draws in streams])
         positions = np.arange(2 * pairs, 4 * pairs, 2)
         answers = windows[:, positions + 1]
-        if random_labels:
-            answers = names[self.keys + np.stack([draws.integers(self.values, size=pairs) for draws in streams])]
         flat = (np.arange(len(windows))[:, None] * windows.shape[1] + positions).reshape(-1)
         return Batch(torch.from_numpy(windows), torch.from_numpy(answers.reshape(-1)), torch.from_numpy(flat))
 
@@ -120,9 +112,7 @@ class Repeat(_Made):
         """Nats per letter of a model that knows the letters of the shortest block and strikes them out one by one."""
         return math.lgamma(self.shortest + 1) / self.shortest
 
-    def _batch(
-        self, corpus: "Corpus", sizes: "Sizes", streams: Sequence[np.random.Generator], random_labels: bool
-    ) -> Batch:
+    def _batch(self, corpus: "Corpus", sizes: "Sizes", streams: Sequence[np.random.Generator]) -> Batch:
         names, places = np.asarray(corpus.train.ids[: self.letters], dtype=np.int64), np.arange(sizes.n_ctx + 1)
         windows, asked = [], []
         for draws in streams:
@@ -131,8 +121,6 @@ class Repeat(_Made):
             asked.append(places[:-1] >= n)
         whole, chosen = np.stack(windows), np.stack(asked)
         targets = whole[:, 1:][chosen]
-        if random_labels:
-            targets = names[streams[0].integers(self.letters, size=len(targets))]
         positions = torch.from_numpy(np.flatnonzero(chosen))
         return Batch(torch.from_numpy(whole[:, :-1].copy()), torch.from_numpy(targets), positions)
 
@@ -164,16 +152,11 @@ class Modular(Causal):
         seed: int,
         step: int,
         examples: np.ndarray,
-        *,
-        random_labels: bool = False,
     ) -> Batch:
         """Pairs that are not held out, drawn with replacement; see `Task.train_batch`."""
         known = self.pairs(held_out=False)
         chosen = known[(uniforms(examples, "modular", seed) * len(known)).astype(np.int64)]
-        answers = None
-        if random_labels:
-            answers = (uniforms(examples, "modular", "labels", seed) * self.modulus).astype(np.int64)
-        return self._batch(corpus, chosen, answers)
+        return self._batch(corpus, chosen)
 
     def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """Every pair that is held out."""
@@ -183,11 +166,11 @@ class Modular(Causal):
         """Every pair that is held out, or is not, once."""
         pairs = self.pairs(held_out=held_out)
         for first in range(0, len(pairs), batch_size):
-            yield self._batch(corpus, pairs[first : first + batch_size], None)
+            yield self._batch(corpus, pairs[first : first + batch_size])
 
-    def _batch(self, corpus: "Corpus", pairs: np.ndarray, answers: np.ndarray | None) -> Batch:
+    def _batch(self, corpus: "Corpus", pairs: np.ndarray) -> Batch:
         names = np.asarray(corpus.train.ids[: self.modulus], dtype=np.int64)
         both = np.stack(np.divmod(pairs, self.modulus), axis=1)
-        answers = both.sum(axis=1) % self.modulus if answers is None else answers
+        answers = both.sum(axis=1) % self.modulus
         positions = 2 * np.arange(len(pairs)) + 1
         return Batch(torch.from_numpy(names[both]), torch.from_numpy(names[answers]), torch.from_numpy(positions))

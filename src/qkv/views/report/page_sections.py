@@ -17,6 +17,7 @@ from torch import Tensor
 from qkv.errors import QkvError, UserError
 from qkv.inspection.answers.answer import unit_of
 from qkv.inspection.answers.loss import among
+from qkv.inspection.control import labels
 from qkv.inspection.stored_run import StoredRun
 from qkv.jsontypes import JsonObject
 from qkv.models.layout import RopeScaling
@@ -310,7 +311,7 @@ class Sections:
             sizes=self.sizes,
             tied=bool(layout.get("tied", False)),
             mixer=str(layout.get("mixer", "attention")),
-            control=self.task.control,
+            control=labels(self.telemetry),
         )
 
     def report(self, host: Host) -> Report:

@@ -5,7 +5,7 @@ import { percent, whole } from "./format.js";
 
 export const CONTROL = "random-label control";
 
-// What its labels keep, so that nobody takes it for a training that learns nothing.
+// With what its labels are: of runs of earlier versions they kept frequencies, which the control learned.
 export const described = (model) => `the ${CONTROL} (${model.get("run").control})`;
 
 // `step 32 of 727 (4%)`
