@@ -28,7 +28,7 @@ from qkv.shapes import Int64
 from qkv.tasks.batch import Batch
 from qkv.tasks.task import Data, Objective
 
-__all__ = ["INDUCTION", "Probe", "fixed_batch"]
+__all__ = ["INDUCTION", "Probe", "fixed_batch", "spread_windows"]
 
 TOKENS = 128
 """At least one window of the text, and as many as fit into this many tokens."""
@@ -54,9 +54,9 @@ def fixed_batch(task: Objective, corpus: Data, sizes: Sizes, n: int) -> Batch | 
     return first[len(first) // 2] if first else None
 
 
-def _spread(task: Objective, corpus: Data, sizes: Sizes, causal: bool) -> Batch | None:
+def spread_windows(task: Objective, corpus: Data, sizes: Sizes, *, causal: bool) -> Batch | None:
     """`WINDOWS` windows spread over the validation data, or all there are; `fixed_batch` where they are not all of one
-    width. None where there are none.
+    width. None where there are none. What fills a short window of a `causal` model is masked; targets are not kept.
     """
     kept: list[Batch] = []
     stride = 1
@@ -165,7 +165,7 @@ class Probe:
             return None
         causal = all(attention.causal for attention in attentions)
         if is_wide:
-            batch = _spread(task, corpus, sizes, causal)
+            batch = spread_windows(task, corpus, sizes, causal=causal)
         else:
             batch = fixed_batch(task, corpus, sizes, max(1, TOKENS // sizes.n_ctx))
         if batch is None:

@@ -7,6 +7,7 @@ with the same bytes.
 """
 
 import contextlib
+import copy
 import dataclasses
 import json
 import time
@@ -23,12 +24,15 @@ from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
 from qkv.errors import ConfigError, Interrupted, RunFolderError, typed
 from qkv.folder.run_folder import RunFolder
+from qkv.inspection.agreement import passes
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import LEVELS
 from qkv.instruments.trackers import Sender, open_tracker
 from qkv.jsontypes import JsonObject
 from qkv.laws import BRIEF_SECONDS
+from qkv.models.matrices import Catalogue
+from qkv.models.zoo import LanguageModel
 from qkv.recipe.affordable import with_affordable_watching
 from qkv.recipe.build import Parts, assemble, check_reached
 from qkv.recipe.config import RunConfig
@@ -321,6 +325,8 @@ class _Session:
                     listening.say(missing)
                 write_samples(parts, folder, store, outcome)
                 judged = _judge(parts, folder)
+                if self._has_null and parts.task.name == "causal":
+                    store.set_fact("agreement", _agreement(parts))
                 found = background.result()
                 if found is not None:
                     store.set_fact("baselines", dict(found.facts))
@@ -437,6 +443,14 @@ def _less_ngram(parts: Parts, folder: RunFolder, found: Yardsticks) -> JsonObjec
         return None
     with _best_weights(parts, folder):
         return less_baseline(parts.model, parts.task, parts.corpus, found.by_target)
+
+
+def _agreement(parts: Parts) -> JsonObject:
+    """What passes through the model at its start and its end say of the kept answers."""
+    model = cast(LanguageModel, parts.model)
+    before = copy.deepcopy(model)
+    Catalogue(before).load_state(parts.start)
+    return dict(passes(before, model, parts.task, parts.corpus))
 
 
 @contextlib.contextmanager
