@@ -29,6 +29,7 @@ from qkv.changes import OPS
 from qkv.cli import command_parser
 from qkv.commands import COMMANDS
 from qkv.commands.doctor import EXTRAS
+from qkv.inspection.agreement import CLAIMS
 from qkv.installing import PUBLIC_ADDRESS
 from qkv.instruments.ledger import EARNED, EARNED_ROWS, ROW_GRADIENT
 from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, MODULES
@@ -40,7 +41,8 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.request import OPTIONS
 from qkv.studies.counting import counting_words
 from qkv.studies.engine.archive import ARCHIVE
-from qkv.studies.question import Question
+from qkv.studies.engine.assembly import PRESET
+from qkv.studies.question import Ask, Question
 from qkv.studies.questions import questions
 from qkv.studies.verdict.outcome import OUTCOMES
 from qkv.studies.verdict.sentences import judged_again, row_words
@@ -587,11 +589,35 @@ def _answer_pages() -> dict[str, Callable[[], str]]:
     return pages | {f"answers/{name}.svg": partial(str, svg) for name, svg in drawn.items() if svg}
 
 
+def kept_answers() -> str:
+    """What the studies found, as far as `qkv.inspection.agreement` compares a run with it."""
+    told: dict[str, Any] = {}
+    for claim in CLAIMS:
+        kept = _result(f"{claim.study}-full") or _result(f"{claim.study}-quick")
+        assert kept is not None, f"{claim.study} has no kept result"
+        named = (kept["source"]["name"], kept["source"]["sha256"])
+        design = questions()[claim.study].design(Ask(named=named, quick=kept["quick"], seeds=kept["replicates"]))
+        told.setdefault(claim.study, {"condition": kept["condition"], "arms": {}, "contrasts": {}})
+        study = told[claim.study]
+        (row,) = (row for row in kept["contrasts"] if row["name"] == claim.contrast)
+        numbers = {name: row[name] for name in ("effect", "low", "high")}
+        study["contrasts"][claim.contrast] = numbers | {"unit": row["unit"]}
+        (arm,) = (arm for arm in design.arms if arm.name == claim.arm)
+        usual = PRESETS[PRESET]
+        study["arms"][claim.arm] = {
+            "optimizer": arm.optimizer,
+            "weight_decay": usual.optimizer.weight_decay,
+            "start": dict(arm.layout).get("start", usual.layout.start),
+        }
+    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "presets.md": presets_page, "measures.md": measures_page}
 PAGES |= {"settings.md": settings_page, "matrices.md": matrices_page, "install.md": install_page}
 PAGES |= _answer_pages()
 PAGES["playground/index.html"] = playground
 PAGES["../README.md"] = readme
+PAGES["../src/qkv/inspection/kept_answers.json"] = kept_answers
 
 
 def stale() -> list[str]:

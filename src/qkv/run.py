@@ -267,7 +267,7 @@ class Run:
     ) -> "Patching":
         """Which activations carry what tells `text` from `other`, two texts of as many tokens (or two image files):
         each is taken from `other`, and the answer goes over or stays; see `qkv.inspection.patching`. Where there is
-        little to carry, `caution` of what is returned says so.
+        nothing to carry, `caution` of what is returned says so: then read nats, shares times `difference`.
 
         `answers` names two tokens or classes; `addresses` takes these activations alone (`L1.H0.z`).
         """

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,7 +43,7 @@ def test_a_head_that_there_is_not_is_refused_with_those_there_are(address, said)
         activation_values(torch.zeros(2 if address[-1] in "kv" else 4, 3, 2), name.replace("..", "."), address, SIZES)
 
 
-def test_patching_shows_where_the_answer_goes_over_and_says_what_is_missing(small_text, tmp_path, capsys):
+def test_patching_shows_where_the_answer_goes_over_and_says_what_is_missing(small_text, tmp_path, capsys, monkeypatch):
     sets = {"d_model": 32, "n_layers": 2, "n_heads": 2, "n_ctx": 16}
     path = str(tmp_path / "run")
     qkv.train(small_text, out=path, tokenizer="char", steps=6, set=sets, threads=1, report=False, watch="off")
@@ -53,16 +54,27 @@ def test_patching_shows_where_the_answer_goes_over_and_says_what_is_missing(smal
     assert found["tokens"] == list("the cat") and found["others"] == list("the rat") and found["position"] == 6
     apart = found["difference"]
     assert apart == pytest.approx(found["log_odds"][0] - found["log_odds"][1])
-    stream = found["shares"]["stream"]
-    assert stream[0][4] == pytest.approx(1) and stream[0][:4] == pytest.approx([0] * 4, abs=1e-9)
+    stream = found["nats"]["stream"]
+    assert stream[0][4] == pytest.approx(apart) and stream[0][:4] == pytest.approx([0] * 4, abs=1e-9)
+    assert abs(apart) < 0.5 and found["shares"] is None and found["heads"] is None, "no share of nothing"
     assert cli.main(words) == 0
     out = capsys.readouterr().out
     assert "'c' < 'r'" in out and "nats for the first text" in out and "L1" in out
-    assert f"1.00 ({apart:+.2f})" in out, "the share of the token that differs, and the same in nats"
-    assert abs(apart) < 0.5 and found["caution"] in out, "six updates tell the two hardly apart, which is said"
+    assert found["caution"] in out and "--answers A B" in out, "six updates tell the two hardly apart"
+    table = out.partition("how many nats that moves the answer")[2]
+    assert f"{apart:+.2f}" in table and f"({apart:+.2f})" not in table
     assert cli.main([*words[:2], "L1.H0.z", *words[2:], "--answers", "a", "e"]) == 0
     out = capsys.readouterr().out
     assert "L1.H0.z at all tokens at once:" in out and "'a' or 'e'?" in out
+    monkeypatch.setattr("qkv.inspection.patching.LITTLE", abs(apart) / 2)
+    assert cli.main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["shares"]["stream"][0][4] == pytest.approx(1) and len(found["heads"]) == 2
+    assert np.multiply(found["heads"], apart) == pytest.approx(np.array(found["nats"]["heads"]))
+    assert cli.main(words) == 0
+    out = capsys.readouterr().out
+    assert f"1.00 ({apart:+.2f})" in out, "the share of the token that differs, and the same in nats"
+    assert "nothing to carry" not in out
     for more, said in (
         (["show", path, "--patch", "the rat"], "give both texts"),
         ([*words[:4], "--answers", "a", "e"], "add --patch OTHER"),

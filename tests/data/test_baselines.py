@@ -34,6 +34,9 @@ def test_they_are_what_counting_and_compressing_give(corpus) -> None:
     assert found.bits_per_byte["xz"] == pytest.approx(bits / len(val))
     assert found.xz == pytest.approx(bits * math.log(2) / len(corpus.val))
     assert found.note == ""
+    best = list(ngram_losses(corpus.train.ids, corpus.val.ids, 400, 8))[found.ngram_order - 1]
+    np.testing.assert_array_equal(found.by_token, best.astype(np.float32))
+    assert "by_token" not in found.facts and len(best) == len(corpus.val) - 1
 
 
 def test_both_units_tell_the_same(corpus) -> None:
@@ -72,7 +75,8 @@ def test_they_are_kept_and_read_again(corpus, tmp_path: Path, monkeypatch: pytes
         raise AssertionError("counted again")
 
     monkeypatch.setattr(module, "ngram_losses", never)
-    assert baselines(corpus, tmp_path) == first
+    again = baselines(corpus, tmp_path)
+    assert again == first and again.by_token.tobytes() == first.by_token.tobytes()
     with pytest.raises(AssertionError, match="counted again"):
         baselines(corpus, tmp_path / "elsewhere")
 

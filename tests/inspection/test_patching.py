@@ -112,7 +112,7 @@ def test_where_there_is_little_to_carry_it_is_said_and_nats_stay_what_they_are()
     far, near = (dataclasses.replace(found, odds=odds) for odds in ((1.0, 0.5), (0.59, 0.5)))
     assert far.difference == 0.5 and far.caution == ""
     assert near.difference == pytest.approx(0.09)
-    assert near.caution.startswith("Caution: the two differ by only 0.09 nats here, so there is little to carry")
+    assert near.caution.startswith("There is nothing to carry: the two differ by only 0.09 nats, so effects are")
     assert dataclasses.replace(found, odds=(0.5, 1.5)).caution == ""  # answers may be named either way round
     model = made()
     a, b = found.answers

@@ -286,6 +286,27 @@ def test_a_loss_is_read_against_its_baselines(made, loss, expected):
 
 
 @pytest.mark.parametrize(
+    ("loss", "low", "high", "expected"),
+    [
+        (1.39, -0.05, 0.03, "About as good as counting: 1.3900 nats"),
+        (1.41, -0.03, 0.05, "About as good as counting: 1.4100 nats"),
+        (1.3, -0.14, -0.06, "Yes: 1.3000 nats"),
+        (1.5, 0.06, 0.14, "Better than unigram (3.30), not yet than the best n-gram, of order 6 (1.40): 1.5000 nats"),
+    ],
+)
+def test_a_loss_is_better_or_worse_than_counting_as_far_as_its_interval_tells(made, loss, low, high, expected):
+    margin = {"difference": (low + high) / 2, "low": low, "high": high, "windows": 40}
+    run = made.with_losses([(10, loss, 4.0)], unigram=3.3, ngram=1.4, ngram_order=6)
+    with run.store() as store:
+        store.set_fact("loss_less_ngram", margin)
+    told = answer(run, "loss")
+    assert told.sentence.startswith(expected)
+    assert ("not significantly different from the best n-gram" in told.sentence) == (low < 0 < high)
+    assert f"95 % interval {low:+.3f} to {high:+.3f} over 40 windows" in told.more[0]
+    assert told.numbers["minus the best n-gram, low"] == low
+
+
+@pytest.mark.parametrize(
     ("accuracy", "expected"),
     [
         (0.90, "Yes: accuracy 0.900, better than the commonest class (0.510) and words (0.820)."),

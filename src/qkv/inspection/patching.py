@@ -39,8 +39,9 @@ STREAM, MIXER, MLP = "stream", "mixer", "mlp"
 _ROWS = 32
 """Patched copies of the input that go through the model together."""
 LITTLE = 0.5
-"""Nats of log-odds between the two inputs, below which there is little to carry: shares divide by that difference, so
-what each part shifts either way becomes large in them."""
+"""Nats of log-odds between the two inputs, below which there is nothing to carry, and no share is shown: shares divide
+by that difference, so what each part shifts either way becomes large in them (two texts 0.09 nats apart gave shares of
+-4.49 and 2.60)."""
 _LEAST = 1e-6
 """Nats of log-odds between the two inputs, below which float64 has little left to trace."""
 
@@ -85,13 +86,15 @@ class Patching:
 
     @property
     def caution(self) -> str:
-        """A sentence where the inputs are answered so much alike that shares say little; else empty."""
+        """A sentence where the inputs are answered so much alike (within `LITTLE`) that shares mean nothing, and nats
+        are to be read (a share times `difference`); else empty.
+        """
         if abs(self.difference) >= LITTLE:
             return ""
         return (
-            f"Caution: the two differ by only {abs(self.difference):.2f} nats here, so there is little to carry, and "
-            f"shares can lie far outside 0 to 1. Read the nats, or take two whose answers differ by {LITTLE:g} nats or "
-            "more."
+            f"There is nothing to carry: the two differ by only {abs(self.difference):.2f} nats, so effects are shown "
+            "in nats alone. Type two inputs that the model answers differently (its first guesses should differ), or "
+            "name two answers with --answers A B."
         )
 
 

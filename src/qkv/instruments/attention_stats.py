@@ -34,8 +34,11 @@ def attention_stats(
     queries: Bool[Tensor, "batch query_pos"] | None = None,
     itself: bool = True,
     period: int = 0,
-) -> dict[str, Float64[np.ndarray, "n_heads"]]:
+    by_window: bool = False,
+) -> dict[str, Float64[np.ndarray, "n_heads *window"]]:
     """Means over all rows (`largest_score`: the largest) of each head by name, NaN where undefined.
+
+    With `by_window` every sequence of the batch by itself: [n_heads, batch], without a `period`.
 
     q and k as they meet in the scores, n_heads a multiple of n_kv_heads. `documents` keeps documents apart; `keys` is
     True for real tokens. `itself` False is cross-attention: no own or previous position, no distance; there `queries`
@@ -46,7 +49,9 @@ def attention_stats(
     entropy in nats, 0 to ln(number of keys); largest_score any number (scaled, before softmax); masses and
     dominant_rows (rows with a key above 0.9) 0 to 1; distance in positions, 0 and up.
     """
+    assert not (period and by_window), "the repeated text counts for no window"
     heads, parts, names = q.shape[1], [], (*STATISTICS, INDUCTION) if period else STATISTICS
+    windows, owners = np.arange(q.shape[0]), []
     for b, rows, columns in _segments(q, k, documents, keys, queries, itself):
         one_q, one_k = q[b][:, :, rows], k[b][:, :, columns]
         at_once = max(1, HEADS_BYTES // (8 * 4 * (one_q.shape[2] + one_k.shape[2]) * one_q.shape[3] * one_q.shape[0]))
@@ -56,9 +61,14 @@ def attention_stats(
             shared = one_k[:, chosen // (heads // k.shape[1])]
             found.append(_rows(one_q[:, chosen], shared, scale=scale, causal=causal, itself=itself, period=period))
         parts.append({name: np.concatenate([f[name] for f in found]) for name in names})
+        owners.append(windows[b].repeat(parts[-1][STATISTICS[0]].shape[1] // len(windows[b])))
     if not parts:
-        return {name: np.full(heads, np.nan) for name in names}
+        return {name: np.full((heads, len(windows)) if by_window else heads, np.nan) for name in names}
     joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in names}
+    if by_window:
+        columns = [np.concatenate(owners) == window for window in windows]
+        each = {name: [_over_rows(name, values[:, own]) for own in columns] for name, values in joined.items()}
+        return {name: np.stack(values, axis=1) for name, values in each.items()}
     return {name: _over_rows(name, values) for name, values in joined.items()}
 
 
@@ -69,8 +79,10 @@ def induction_score(
     scale: float,
     period: int,
     causal: bool = True,
-) -> Float64[np.ndarray, "n_heads"]:
-    """How much each head looks from a repeated token to what followed it before, 0 to 1.
+    by_window: bool = False,
+) -> Float64[np.ndarray, "n_heads *window"]:
+    """How much each head looks from a repeated token to what followed it before, 0 to 1; with `by_window` in every
+    sequence of the batch by itself: [n_heads, batch].
 
     The mean of pattern[period + i, i + 1] over a text of random tokens that repeats after `period` positions (the
     prefix-matching score of Olsson et al. 2022, arXiv 2209.11895). q and k as in `attention_stats`.
@@ -78,7 +90,8 @@ def induction_score(
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     q, k = q.double(), centred(k)
     lse = expectations(q, k, scale=scale, causal=causal).lse
-    return _induction(q, k, lse, scale, period).mean((0, 2)).cpu().numpy()
+    found = _induction(q, k, lse, scale, period).mean(2)
+    return (found.T if by_window else found.mean(0)).cpu().numpy()
 
 
 def _induction(q: Tensor, k: Tensor, lse: Tensor, scale: float, period: int) -> Tensor:

@@ -153,6 +153,15 @@ class Measurements:
         if self.probe is not None and self._pattern_ids:
             self._add(step, self.probe.measures, self._pattern_ids, self.probe.read(self.catalogue.model))
 
+    def windows(self, step: int, wide: Probe) -> None:
+        """The same in every window of a wide probe by itself: a vector for each measure and head."""
+        patterns = wide.addresses(self.catalogue.model)
+        found = wide.read(self.catalogue.model, by_window=True).astype(np.float32)
+        for name, heads in zip(wide.measures, found, strict=True):
+            for (address, _, _), values in zip(patterns, heads, strict=True):
+                self.store.add_vector(step, name, address, values, arm=self.arm)
+        self.n_numbers += found.size
+
     def matrix_spectra(self, step: int) -> None:
         """Ranks, rotation and largest singular values of every matrix."""
         for i in self._matrices:

@@ -1,9 +1,11 @@
 """The fixed text on which attention is looked at: the same windows at every step, so that only the model changes.
 
 Some windows of the validation text for what heads do on it, and random tokens that repeat once for the induction
-score. The probe runs a forward pass of its own, without gradient, and takes q and k of each attention before the fused
-kernel: nothing of the training is hooked, no random number of its is drawn, no table of scores is made. (Models of two
-stacks run by the explicit path, which makes the tables of a probe's few rows and drops them.)
+score: few of them at every look, and at the start and at the end a wide probe, of which every window is kept by
+itself, so that what is said of a head has an interval. The probe runs a forward pass of its own, without gradient, and
+takes q and k of each attention before the fused kernel: nothing of the training is hooked, no random number of its is
+drawn, no table of scores is made. (Models of two stacks run by the explicit path, which makes the tables of a probe's
+few rows and drops them.)
 """
 
 import contextlib
@@ -26,10 +28,14 @@ from qkv.shapes import Int64
 from qkv.tasks.batch import Batch
 from qkv.tasks.task import Data, Objective
 
-__all__ = ["INDUCTION", "Probe", "fixed_batch"]
+__all__ = ["INDUCTION", "Probe", "fixed_batch", "spread_windows"]
 
 TOKENS = 128
 """At least one window of the text, and as many as fit into this many tokens."""
+WINDOWS = 16
+"""What is said of a head at the end is the mean over so many windows, or over all of the validation data."""
+SPREAD_OVER = 1024
+"""These are spread evenly over so many windows, the first ones."""
 REPEATED = 128
 """The repeated text has at most this many tokens."""
 BUCKETS = 33
@@ -46,6 +52,40 @@ def fixed_batch(task: Objective, corpus: Data, sizes: Sizes, n: int) -> Batch | 
         return next(iter(batches), None)
     first = list(islice(batches, BUCKETS))
     return first[len(first) // 2] if first else None
+
+
+def spread_windows(task: Objective, corpus: Data, sizes: Sizes, *, causal: bool) -> Batch | None:
+    """`WINDOWS` windows spread over the validation data, or all there are; `fixed_batch` where they are not all of one
+    width. None where there are none. What fills a short window of a `causal` model is masked; targets are not kept.
+    """
+    kept: list[Batch] = []
+    stride = 1
+    batches = () if task.examples == "buckets" else islice(task.val_batches(corpus, sizes, 1), SPREAD_OVER)
+    for i, window in enumerate(batches):
+        if i % stride == 0:
+            kept.append(_without_filling(window, causal))
+        if len(kept) == 2 * WINDOWS:
+            kept, stride = kept[::2], 2 * stride
+    if len({window.inputs.shape for window in kept}) != 1:
+        batch = fixed_batch(task, corpus, sizes, WINDOWS)
+        return None if batch is None else _without_filling(batch, causal)
+    kept = [kept[i] for i in np.unique(np.linspace(0, len(kept) - 1, WINDOWS).round().astype(int))]
+    inputs = torch.cat([window.inputs for window in kept])
+    documents = [window.documents for window in kept if window.documents is not None]
+    mask = None
+    if any(window.mask is not None for window in kept):
+        whole = torch.ones(kept[0].inputs.shape[:2], dtype=torch.bool)
+        mask = torch.cat([whole if window.mask is None else window.mask for window in kept])
+    return Batch(inputs, inputs, mask=mask, documents=torch.cat(documents) if documents else None)
+
+
+def _without_filling(batch: Batch, causal: bool) -> Batch:
+    """With a mask where causal windows are shorter than the batch: what fills them asks for nothing."""
+    if batch.mask is not None or batch.positions is None or not causal:
+        return batch
+    real = torch.zeros(batch.inputs.shape, dtype=torch.bool)
+    real.view(-1)[batch.positions] = True
+    return batch._replace(mask=real)
 
 
 @dataclass(frozen=True)
@@ -110,28 +150,35 @@ class Probe:
     """What is run: a batch of the task's, and token ids that repeat; None where the model takes none."""
 
     batch: Batch
-    repeated: Int64[Tensor, "1 twice_period"] | None
+    repeated: Int64[Tensor, "n_texts twice_period"] | None
 
     @staticmethod
-    def of(task: Objective, corpus: Data | None, model: nn.Module, seed: int) -> "Probe | None":
-        """The probe of a training; None for a model without attention of the kind that is known here."""
+    def of(
+        task: Objective, corpus: Data | None, model: nn.Module, seed: int, *, is_wide: bool = False
+    ) -> "Probe | None":
+        """The probe of a training; None for a model without attention of the kind that is known here.
+
+        `is_wide`: 16 windows spread over the validation data, and as many texts that repeat.
+        """
         sizes, attentions = getattr(model, "sizes", None), _attentions(model)
         if corpus is None or sizes is None or not attentions or sizes.n_ctx < 2:
             return None
-        batch = fixed_batch(task, corpus, sizes, max(1, TOKENS // sizes.n_ctx))
+        causal = all(attention.causal for attention in attentions)
+        if is_wide:
+            batch = spread_windows(task, corpus, sizes, causal=causal)
+        else:
+            batch = fixed_batch(task, corpus, sizes, max(1, TOKENS // sizes.n_ctx))
         if batch is None:
             return None
-        if batch.mask is None and batch.positions is not None and all(attention.causal for attention in attentions):
-            real = torch.zeros(batch.inputs.shape, dtype=torch.bool)  # what fills a short window asks for nothing
-            real.view(-1)[batch.positions] = True
-            batch = batch._replace(mask=real)
+        batch = _without_filling(batch, causal)
         period, repeated = min(sizes.n_ctx, REPEATED) // 2, None
         alone = all(attention.itself for attention in attentions)
         if alone and sizes.d_vocab and period > 1 and not batch.inputs.is_floating_point():
             special = set(specials(getattr(corpus, "tokenizer", None)).values())
             ordinary = np.array([i for i in range(sizes.d_vocab) if i not in special])
-            once = generator("probe", "repeated", seed).choice(ordinary, size=period)
-            repeated = torch.from_numpy(np.concatenate([once, once]))[None]
+            n_texts = len(batch.inputs) if is_wide else 1
+            once = generator("probe", "repeated", seed).choice(ordinary, size=(n_texts, period))
+            repeated = torch.from_numpy(np.concatenate([once, once], axis=1))
         return Probe(batch, repeated)
 
     def addresses(self, model: nn.Module) -> list[tuple[str, int, int]]:
@@ -144,8 +191,10 @@ class Probe:
         return (*STATISTICS, INDUCTION) if self.repeated is not None else STATISTICS
 
     @torch.no_grad()
-    def read(self, model: nn.Module) -> np.ndarray:
-        """Every statistic of every head now: float64 [measure, head], NaN where undefined."""
+    def read(self, model: nn.Module, *, by_window: bool = False) -> np.ndarray:
+        """Every statistic of every head now: float64 [measure, head], NaN where undefined; of a wide probe `by_window`,
+        [measure, head, window].
+        """
         device = next(model.parameters()).device
         batch, layers, scores = self.batch.to(device), [], []
         period = 0 if self.repeated is None else self.repeated.shape[1] // 2
@@ -161,11 +210,12 @@ class Probe:
                 queries=None if attention.itself else batch.mask,
                 itself=attention.itself,
                 period=period if again is None else 0,
+                by_window=by_window,
             )
             layers.append(np.stack([found[name] for name in STATISTICS]))
             if again is not None:
                 scale, causal = attention.module.scale, attention.causal
-                scores.append(induction_score(*again, scale=scale, period=period, causal=causal))
+                scores.append(induction_score(*again, scale=scale, period=period, causal=causal, by_window=by_window))
             elif period:
                 scores.append(found[INDUCTION])
         values = np.concatenate(layers, axis=1)
@@ -181,7 +231,7 @@ class Probe:
             return
         repeated, width = self.repeated.to(device), batch.inputs.shape[1]
         n = repeated.shape[1]
-        plain = batch.mask is None and batch.documents is None
+        plain = batch.mask is None and batch.documents is None and len(repeated) == 1
         # on the right of what is read there may stand anything where nobody looks to the right
         if plain and (n == width or (n < width and all(a.causal for a in _attentions(model)))):
             longer = repeated.repeat(1, -(-width // n))[:, :width]

@@ -65,6 +65,7 @@ class Recorder(RunLog):
         self._given: defaultdict[str, int] = defaultdict(int)  # numbers not yet written, by kind of look
         self._start, self._ends = start, ends
         self._looks: Measurements | None = None
+        self._wide: Probe | None = None
         self._clip = 0.0
         self._last_look = -1
         self._natively: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -106,6 +107,11 @@ class Recorder(RunLog):
         if context.start_step == 0:
             self._describe(context)
             self._look(0, updated=False)
+        if self.arm == RUN_ARM and self.watching.attention:
+            with self._watching("attention"):
+                self._wide = Probe.of(context.task, context.corpus, context.model, context.seed, is_wide=True)
+                if self._wide is not None and context.start_step == 0:
+                    self._looks.windows(0, self._wide)
         self.store.flush()
 
     def before_update(self, record: StepRecord) -> None:
@@ -190,6 +196,9 @@ class Recorder(RunLog):
             if self.watching.is_due(kind, 0) and not self.watching.is_due(kind, step):
                 with self._watching(kind):
                     looks.circuits(step, updated=False) if kind == "circuits" else getattr(looks, kind)(step)
+        if self._wide is not None and step:
+            with self._watching("attention"):
+                looks.windows(step, self._wide)
 
     def _describe(self, context: RunContext) -> None:
         """How often each token stands in the training part, and which ids are special: what rows are read against."""

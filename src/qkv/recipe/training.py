@@ -7,6 +7,7 @@ with the same bytes.
 """
 
 import contextlib
+import copy
 import dataclasses
 import json
 import time
@@ -23,12 +24,15 @@ from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
 from qkv.errors import ConfigError, Interrupted, RunFolderError, typed
 from qkv.folder.run_folder import RunFolder
+from qkv.inspection.agreement import passes
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import LEVELS
 from qkv.instruments.trackers import Sender, open_tracker
 from qkv.jsontypes import JsonObject
 from qkv.laws import BRIEF_SECONDS
+from qkv.models.matrices import Catalogue
+from qkv.models.zoo import LanguageModel
 from qkv.recipe.affordable import with_affordable_watching
 from qkv.recipe.build import Parts, assemble, check_reached
 from qkv.recipe.config import RunConfig
@@ -41,6 +45,7 @@ from qkv.recipe.request import Request, resolve, same_run
 from qkv.recipe.samples import write_samples
 from qkv.recipe.teaching import taught, train_teachers
 from qkv.tasks import Data, Evaluation, Yardsticks, find_task
+from qkv.tasks.evaluation import less_baseline
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
 from qkv.training.distributed.ranks import Ranks, check_shares, join
@@ -320,9 +325,12 @@ class _Session:
                     listening.say(null["missing"])
                 write_samples(parts, folder, store, outcome)
                 judged = _judge(parts, folder)
+                if self._has_null and parts.task.name == "causal":
+                    store.set_fact("agreement", _agreement(parts))
                 found = background.result()
                 if found is not None:
                     store.set_fact("baselines", dict(found.facts))
+                    store.set_fact("loss_less_ngram", _less_ngram(parts, folder, found))
                     if found.note:
                         listening.say(found.note)
                 bits = _bits_per_byte(parts, outcome)
@@ -430,12 +438,34 @@ def _judge(parts: Parts, folder: RunFolder) -> Evaluation | None:
     """The figures of the best weights, of a task that a run ends with; the weights of the last step are put back."""
     if not parts.task.judged or not folder.best.is_file():
         return None
+    with _best_weights(parts, folder):
+        return parts.task.evaluate(parts.model, parts.corpus)
+
+
+def _less_ngram(parts: Parts, folder: RunFolder, found: Yardsticks) -> JsonObject | None:
+    """The loss of the best weights minus that of the best n-gram on the same tokens, with its interval."""
+    if found.by_target is None or not folder.best.is_file():
+        return None
+    with _best_weights(parts, folder):
+        return less_baseline(parts.model, parts.task, parts.corpus, found.by_target)
+
+
+def _agreement(parts: Parts) -> JsonObject:
+    """What passes through the model at its start and its end say of the kept answers."""
+    model = cast(LanguageModel, parts.model)
+    before = copy.deepcopy(model)
+    Catalogue(before).load_state(parts.start)
+    return dict(passes(before, model, parts.task, parts.corpus))
+
+
+@contextlib.contextmanager
+def _best_weights(parts: Parts, folder: RunFolder) -> Iterator[None]:
+    """The model with its best weights, to be evaluated; afterwards those of the last step are put back."""
     last = {address: values.clone() for address, values in parts.catalogue.state().items()}
     parts.catalogue.load_state(load_weights(folder.best))
     with torch.no_grad(), parts.config.machine.passing():
-        found = parts.task.evaluate(parts.model, parts.corpus)
+        yield
     parts.catalogue.load_state(last)
-    return found
 
 
 def _bits_per_byte(parts: Parts, outcome: Outcome) -> float | None:

@@ -73,7 +73,8 @@ class Causal(TextTask):
         return Yardsticks(
             summary=dict(found.bits_per_byte) | {"ngram_order": found.ngram_order},
             nats={name: getattr(found, name) for name in names},
-            facts=dataclasses.asdict(found),
+            facts=found.facts,
+            by_target=found.by_token,
             note=found.note,
         )
 

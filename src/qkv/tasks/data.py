@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar
 
+import numpy as np
+
 if TYPE_CHECKING:
     from qkv.data.config import DataConfig
     from qkv.models.layout import Patches, Sizes
@@ -60,6 +62,9 @@ class Yardsticks:
     """Name -> nats per target, for those that have a loss."""
     facts: Mapping[str, object]
     """What the telemetry keeps of them under the name `baselines`, for views."""
+    by_target: np.ndarray | None = None
+    """float32 [n]: nats of each of the first n validation targets, in order, under the baseline `ngram`; None without
+    one."""
     note: str = ""
     """What a person should know, such as what was sampled or what is not installed; else empty."""
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.jsontypes import JsonObject
 from qkv.tasks.batch import Batch, Drop, places_of
 from qkv.tasks.data import ModelT, ReadT
 from qkv.tasks.figures import AtPosition, Evaluation, Figure, Scores
@@ -28,7 +29,19 @@ if TYPE_CHECKING:
 _STRETCHES = 32
 """More than a window of any length has."""
 
-__all__ = ["Objective", "evaluate", "loss_interval", "ratio_interval", "student_t", "validation_loss", "wilson"]
+PAIRED, _TOGETHER = 256, 8
+"""A model is compared with a baseline in about so many windows at most, so many of them side by side."""
+
+__all__ = [
+    "Objective",
+    "evaluate",
+    "less_baseline",
+    "loss_interval",
+    "ratio_interval",
+    "student_t",
+    "validation_loss",
+    "wilson",
+]
 
 
 class Objective(Protocol[ReadT, ModelT]):
@@ -148,6 +161,34 @@ def evaluate(model: ModelT, task: Objective[ReadT, ModelT], corpus: ReadT, batch
         n_windows=len(targets),
         by_position=places.found(),
     )
+
+
+def less_baseline(
+    model: ModelT, task: Objective[ReadT, ModelT], corpus: ReadT, by_target: np.ndarray
+) -> JsonObject | None:
+    """The model's nats minus a baseline's (`by_target`, float [n]: of the first n validation targets, in order), paired
+    target by target, in windows spread over the validation split: `difference` per target, the ends `low` and `high`
+    of its 95 % interval over these windows, and how many they are, `windows`. None where they are fewer than two.
+    """
+    device, at, sums = next(model.parameters()).device, 0, []
+    n_ctx = model.config.sizes.n_ctx
+    stride = -(-len(by_target) // (n_ctx * PAIRED))
+    for i, batch in enumerate(task.val_batches(corpus, model.config.sizes, _TOGETHER)):
+        first, at = at, at + batch.n_targets
+        if at > len(by_target):
+            break
+        if i % stride == 0:
+            scores = task.score(model, batch.to(device))
+            rows = scores.rows.cpu().numpy()
+            apart = scores.nats.cpu().numpy().astype(np.float64) - by_target[first:at]
+            sums.append((np.bincount(rows, apart), np.bincount(rows).astype(np.float64)))
+    if not sums:
+        return None
+    differences, targets = (np.concatenate(column) for column in zip(*sums, strict=True))
+    difference, interval = ratio_interval(differences, targets)
+    if interval is None:
+        return None
+    return {"difference": difference, "low": interval[0], "high": interval[1], "windows": len(targets)}
 
 
 class _ByPosition:

@@ -326,6 +326,18 @@ class Telemetry:
         )  # fmt: skip
         return {step: np.frombuffer(data, dtype=dtype) for step, dtype, data in rows}
 
+    def all_vectors(self, measure: str, *, arm: int = RUN_ARM) -> dict[str, dict[int, np.ndarray]]:
+        """A list-valued measure of every address that has it: address -> step -> [n], steps rising."""
+        rows = self._rows(
+            "SELECT a.address, step, dtype, data FROM vectors JOIN addresses a ON a.id = vectors.address "
+            "WHERE arm = ? AND measure = (SELECT id FROM measures WHERE name = ?) ORDER BY a.id, step",
+            arm, measure,
+        )  # fmt: skip
+        found: dict[str, dict[int, np.ndarray]] = {}
+        for address, step, dtype, data in rows:
+            found.setdefault(address, {})[step] = np.frombuffer(data, dtype=dtype)
+        return found
+
     # words and facts
 
     def samples(self, arm: int = RUN_ARM) -> list[Sample]:

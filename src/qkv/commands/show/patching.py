@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["PatchedShown", "look"]
 
 SHOWN_FROM = 0.005
-"""Positions whose shares are all nearer to 0 have no line."""
+"""Positions whose shares (or nats, where there are no shares) are all nearer to 0 have no line."""
 KINDS = {
     STREAM: "What enters a layer (the residual stream), at one {unit} alone",
     MIXER: "What {mixes} adds, at one {unit} alone",
@@ -31,7 +31,7 @@ MIXES = {"attention": "attention", "lstm": "the LSTM", "mean": "the mean"}
 
 @dataclass(frozen=True)
 class PatchedShown:
-    """The shares of every activation that was patched."""
+    """What every activation that was patched carries."""
 
     patching: "Patching"
     answers: tuple[str, str]
@@ -47,9 +47,12 @@ class PatchedShown:
         return "patches" if self.of[1] == "patch" else "tokens"
 
     def as_json(self) -> JsonObject:
-        """Tokens of both, the two answers and their log-odds, and the shares (times `difference`: nats)."""
-        found = self.patching
-        shares = {name: values.tolist() for name, values in found.shares.items()}
+        """Tokens of both, the two answers and their log-odds, and what each activation carries: in nats, and as shares
+        of `difference`; where there is nothing to carry these are null.
+        """
+        found, gap = self.patching, self.patching.difference
+        parts = found.shares | ({} if found.heads is None else {"heads": found.heads})
+        shares = None if found.caution else {name: values.tolist() for name, values in found.shares.items()}
         return {
             "tokens": found.tokens,
             "others": found.others,
@@ -59,9 +62,14 @@ class PatchedShown:
             "difference": found.difference,
             "caution": found.caution,
             "shares": shares,
-            "heads": None if found.heads is None else found.heads.tolist(),
+            "heads": None if found.heads is None or found.caution else found.heads.tolist(),
+            "nats": {name: (values * gap).tolist() for name, values in parts.items()},
             "activations": {
-                name: {"by_position": values[:-1].tolist(), "all": float(values[-1])}
+                name: {
+                    "by_position": None if found.caution else values[:-1].tolist(),
+                    "all": None if found.caution else float(values[-1]),
+                    "nats": {"by_position": (values[:-1] * gap).tolist(), "all": float(values[-1]) * gap},
+                }
                 for name, values in found.one.items()
             },
         }
@@ -79,8 +87,10 @@ class PatchedShown:
         )
         if found.caution:
             print(found.caution)
-        print(f"In each cell one activation is taken from the other {reads}. Its share of the difference: 0 leaves the")
-        print("answer, 1 makes it that of the other. Behind it the same in nats.")
+            print(f"In each cell one activation is taken from the other {reads}: how many nats that moves the answer.")
+        else:
+            print(f"In each cell one activation is taken from the other {reads}. Its share of the difference: 0 leaves")
+            print("the answer, 1 makes it that of the other. Behind it the same in nats.")
         for kind, title in KINDS.items():
             if kind in found.shares:
                 print(f"\n{title.format(mixes=self.mixes, unit=unit)}:")
@@ -96,11 +106,13 @@ class PatchedShown:
             self._table(list(found.one), np.stack([values[:-1].numpy() for values in found.one.values()], axis=1))
             for name, values in found.one.items():
                 share = float(values[-1])
-                print(f"{name} at all {self.units} at once: {share:.3f} ({share * found.difference:+.3f} nats)")
+                nats = f"{share * found.difference:+.3f} nats"
+                print(f"{name} at all {self.units} at once: {nats if found.caution else f'{share:.3f} ({nats})'}")
 
     def _table(self, columns: Sequence[str], values: np.ndarray) -> None:
         """One line for each token at which some value [pos, column] is not next to 0."""
-        kept = [i for i, row in enumerate(values) if np.abs(row).max() >= SHOWN_FROM]
+        seen = np.abs(values * self.patching.difference if self.patching.caution else values).max(axis=1)
+        kept = np.flatnonzero(seen >= SHOWN_FROM)
         rows = [(self._label(i), *self._cells(values[i])) for i in kept]
         if rows:
             screen.print_table([self.of[1], *columns], rows)
@@ -110,8 +122,9 @@ class PatchedShown:
             )
 
     def _cells(self, shares: np.ndarray) -> "list[str | Text]":
-        """Each share, and the nats that it is."""
-        return [_cell(float(share), float(share) * self.patching.difference) for share in shares]
+        """Each share, and the nats that it is; nats alone where there is nothing to carry."""
+        found = self.patching
+        return [_cell(None if found.caution else float(x), float(x) * found.difference) for x in shares]
 
     def _label(self, position: int) -> str:
         """A token, and the other's where it differs."""
@@ -119,10 +132,12 @@ class PatchedShown:
         return f"'{one}'" if one == other else f"'{one}' < '{other}'"
 
 
-def _cell(share: float, nats: float) -> "str | Text":
+def _cell(share: float | None, nats: float) -> "str | Text":
     from rich.text import Text
 
     in_nats = f"{nats:+.2f}" if abs(nats) >= SHOWN_FROM else "0.00"
+    if share is None:
+        return in_nats
     written = f"{share:.2f} ({in_nats})" if abs(share) >= SHOWN_FROM else "0.00 (0.00)"
     return Text(written, style=f"on {heat.hue(share)}" if sys.stdout.isatty() else "")
 

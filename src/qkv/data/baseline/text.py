@@ -11,7 +11,7 @@ import json
 import lzma
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from qkv.data.baseline.ngrams import ngram_losses
 from qkv.data.caching import cache_key, read_cached, write_cached
 from qkv.data.corpus import Corpus
+from qkv.jsontypes import JsonObject
 
 __all__ = ["Baselines", "baselines", "bigram_loss", "expected_seconds", "ngram_losses_by_order"]
 
@@ -30,6 +31,9 @@ MOST_SCORED = 2 << 20
 XZ_WINDOW = 4 << 20
 """Bytes of training text before the validation text that xz is given, the last ones, and most bytes of validation text;
 it bounds the time to about ten seconds (xz itself would look back 8 MiB)."""
+
+BY_TOKEN = ".nats"
+"""What the name of a file of the cache ends with that holds what each token costs."""
 
 _BLOCKS = 64
 
@@ -55,6 +59,13 @@ class Baselines:
     ngram_order as it is."""
     note: str
     """What was sampled, or empty where all of the text was used."""
+    by_token: np.ndarray = field(repr=False, compare=False)
+    """float32 [n_scored]: nats of each validation token after the first, under the best n-gram."""
+
+    @property
+    def facts(self) -> JsonObject:
+        """All but what each token costs."""
+        return {name: value for name, value in asdict(self).items() if name != "by_token"}
 
 
 def baselines(corpus: Corpus, cache: Path | None = None) -> Baselines:
@@ -63,14 +74,14 @@ def baselines(corpus: Corpus, cache: Path | None = None) -> Baselines:
     A pure function of the corpus, fit for a thread: sorting and compressing leave Python's lock.
     """
     name = _name(corpus)
-    kept = read_cached(cache, name)
-    if kept is not None:
+    kept, each = read_cached(cache, name), read_cached(cache, name + BY_TOKEN)
+    if kept is not None and each is not None:
         found = json.loads(kept)
-        return Baselines(**{**found, "orders": tuple(found["orders"])})
+        return Baselines(**found | {"orders": tuple(found["orders"]), "by_token": np.frombuffer(each, dtype="<f4")})
     with ThreadPoolExecutor(2) as pool:
         before, val = _texts(corpus)
         alone, both = pool.submit(_xz_size, before), pool.submit(_xz_size, before + val)
-        orders = ngram_losses_by_order(corpus)
+        orders, by_token = _ngrams(corpus)
         n_bytes = max(1, len(val) - val.count(b"\0"))  # the ends of documents are coded, and are no text
         xz_bits_per_byte = 8 * (both.result() - alone.result()) / n_bytes
     best = int(np.argmin(orders))
@@ -90,8 +101,10 @@ def baselines(corpus: Corpus, cache: Path | None = None) -> Baselines:
         orders=orders,
         bits_per_byte=bits,
         note=_note(corpus),
+        by_token=by_token,
     )
-    write_cached(cache, name, json.dumps(asdict(result)).encode())
+    write_cached(cache, name, json.dumps(result.facts).encode())
+    write_cached(cache, name + BY_TOKEN, by_token.astype("<f4").tobytes())
     return result
 
 
@@ -116,13 +129,21 @@ def _name(corpus: Corpus) -> str:
 
 def ngram_losses_by_order(corpus: Corpus) -> tuple[float, ...]:
     """Mean Kneser-Ney nats per validation token of orders 1, 2, ..., until two in a row did worse than the best."""
+    return _ngrams(corpus)[0]
+
+
+def _ngrams(corpus: Corpus) -> tuple[tuple[float, ...], np.ndarray]:
+    """`ngram_losses_by_order`, and the nats of each token under the best of them, float32 [n_scored]."""
     train = _spread(corpus.train.ids, MOST_COUNTED)
     losses: list[float] = []
+    best = np.zeros(0, dtype=np.float32)
     for nats in ngram_losses(train, corpus.val.ids[:MOST_SCORED], corpus.tokenizer.d_vocab, MOST_ORDERS):
         losses.append(float(nats.mean()))
+        if losses[-1] == min(losses):
+            best = nats.astype(np.float32)
         if len(losses) >= 4 and min(losses[-2:]) > min(losses):
             break
-    return tuple(losses)
+    return tuple(losses), best
 
 
 def _spread(ids: np.ndarray, most: int) -> np.ndarray:

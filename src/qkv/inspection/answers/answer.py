@@ -26,7 +26,7 @@ class Answer:
 
     key: str
     """One word: embeddings, matrices, ledger, heads, loss, over-fitting, order, frozen, samples, events, trouble,
-    watch, import."""
+    agreement, watch, import."""
     question: str
     sentence: str
     brief: str = ""

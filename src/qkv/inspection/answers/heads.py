@@ -1,12 +1,18 @@
-"""What do the heads do? Where each looks at the end, beside where it looked before the first update."""
+"""What do the heads do? Where each looks at the end, beside where it looked before the first update.
+
+At the end of a run this is the mean over many windows of the validation data, with its interval over windows. Before
+that only the few windows are there that the recorder looks at again and again, and the answer says so.
+"""
 
 from collections import defaultdict
+from typing import NamedTuple
 
 import numpy as np
 
 from qkv.errors import AddressError
 from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.inspection.events import RISES, ROLES, SATURATED
+from qkv.tasks.evaluation import ratio_interval
 from qkv.telemetry import Telemetry
 from qkv.words import listed, many, number
 
@@ -24,8 +30,21 @@ _THRESHOLDS = (
     + "."
 )
 
-Series = dict[str, tuple[float, float]]
-"""head -> (first value, last value) of a measure of its pattern"""
+
+class Looked(NamedTuple):
+    """A measure of one head's pattern."""
+
+    first: float
+    """At the first recorded step."""
+    now: float
+    interval: tuple[float, float] | None = None
+    """95 %, of `now`, over windows; None where windows were not kept apart."""
+    windows: int = 0
+    """How many it is over; 0 where they were not kept apart."""
+
+
+Series = dict[str, Looked]
+"""head -> a measure of its pattern"""
 
 
 def heads(evidence: Evidence) -> Answer | None:
@@ -38,39 +57,64 @@ def heads(evidence: Evidence) -> Answer | None:
     named = sorted({head for series in found.values() for head in series})
     if not named:
         return None
-    habits: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    habits: dict[str, list[tuple[Looked, str]]] = defaultdict(list)
     for head in named:
-        gains = {m: now - first for m, series in found.items() if head in series for first, now in [series[head]]}
+        gains = {m: series[head].now - series[head].first for m, series in found.items() if head in series}
         best = max(gains, key=lambda m: gains[m] / RISES[m])
         if gains[best] >= RISES[best]:
-            habits[best].append((found[best][head][1], head))
+            habits[best].append((found[best][head], head))
+    for rows in habits.values():
+        rows.sort(key=lambda row: (row[0].now, row[1]), reverse=True)
     n = sum(map(len, habits.values()))
-    saturated = sum(now >= SATURATED for _, now in dominant.values())
-    told = [_habit(name, sorted(habits[name], reverse=True)) for name in RISES if name in habits]
+    saturated = sum(looked.now >= SATURATED for looked in dominant.values())
+    told = [_habit(name, habits[name]) for name in RISES if name in habits]
     told_first = f"{n} of {many(len(named), 'head')} came to look at one place" if n else _none(len(named), saturated)
     spread = _spread(entropy)
-    numbers = {
-        f"{h}: {m.replace('_', ' ')}": share for m, rows in habits.items() for share, h in sorted(rows)[::-1][:3]
-    }
+    windows = min(looked.windows for series in found.values() for looked in series.values())
     return Answer(
         key="heads",
         question="What do the heads do?",
         sentence=f"{told_first}{': ' + '; '.join(told) if told else ''}.",
         brief=f"{told_first}{': ' + told[0] if told else ''}.",
-        more=(*((spread,) if spread else ()), _THRESHOLDS),
-        numbers=numbers | _entropies(entropy),
-        address=f"{max(max(rows) for rows in habits.values())[1]}.pattern" if n else f"{named[0]}.pattern",
+        more=(*((spread,) if spread else ()), _basis(windows, evidence.task.examples), _THRESHOLDS),
+        numbers=_shares(habits) | _entropies(entropy) | {"windows": windows or None},
+        address=f"{max(rows[0] for rows in habits.values())[1]}.pattern" if n else f"{named[0]}.pattern",
         measure="entropy",
         null=_before(entropy),
         weight=0.6 if n else 0.2,
     )
 
 
-def _habit(measure: str, rows: list[tuple[float, str]]) -> str:
+def _basis(windows: int, examples: str) -> str:
+    """How many windows, or other examples, the numbers are means over."""
+    if windows:
+        of = {"windows": "windows of the validation text", "buckets": "validation pairs"}
+        what = of.get(examples, f"validation {examples}")
+        return f"These are means over {windows} {what}, with 95 % intervals over them."
+    return (
+        "These come from the few windows that are looked at while training, so they have no interval; a finished run "
+        "is measured on 16 or more."
+    )
+
+
+def _shares(habits: dict[str, list[tuple[Looked, str]]]) -> dict[str, float | None]:
+    """The three heads that have each habit most, with their intervals."""
+    numbers: dict[str, float | None] = {}
+    for measure, rows in habits.items():
+        for looked, head in rows[:3]:
+            label = f"{head}: {measure.replace('_', ' ')}"
+            numbers[label] = looked.now
+            if looked.interval:
+                numbers |= {f"{label}, low": looked.interval[0], f"{label}, high": looked.interval[1]}
+    return numbers
+
+
+def _habit(measure: str, rows: list[tuple[Looked, str]]) -> str:
     """One habit and who has it most."""
-    share, head = rows[0]
+    looked, head = rows[0]
+    within = f", 95 % interval {number(looked.interval[0])} to {number(looked.interval[1])}" if looked.interval else ""
     others = f", and so do {len(rows) - 1} more" if len(rows) > 2 else f", and so does {rows[1][1]}" if rows[1:] else ""
-    return f"{head} {ROLES[measure]} ({number(share)} of its attention{others})"
+    return f"{head} {ROLES[measure]} ({number(looked.now)} of its attention{within}{others})"
 
 
 def _none(n: int, saturated: int) -> str:
@@ -92,7 +136,8 @@ def _before(entropy: Series) -> str:
 def _entropies(entropy: Series) -> dict[str, float | None]:
     if not entropy:
         return {}
-    first, last = (float(np.median([pair[i] for pair in entropy.values()])) for i in (0, 1))
+    pairs = [(looked.first, looked.now) for looked in entropy.values()]
+    first, last = (float(median) for median in np.median(pairs, axis=0))
     return {"median entropy at the start (nats)": first, "median entropy now (nats)": last}
 
 
@@ -105,22 +150,39 @@ def _spread(entropy: Series) -> str:
     as_many = f"as widely as {many(round(np.exp(last)), 'token')} in equal parts (at the start {np.exp(first):.0f})"
     if len(entropy) == 1:
         return f"It looks {as_many}: entropy {number(last)} nats."
-    sharpest = min(entropy, key=lambda head: entropy[head][1])
+    sharpest = min(entropy, key=lambda head: entropy[head].now)
     return (
         f"The middle head looks {as_many}: entropy {number(last)} nats; the sharpest, {sharpest}, has "
-        f"{number(entropy[sharpest][1])}."
+        f"{number(entropy[sharpest].now)}."
     )
 
 
 def _series(telemetry: Telemetry, measure: str) -> Series:
-    """First and last defined value of every head's pattern; empty where it was not recorded."""
+    """A measure of every head's pattern at the first step and now; empty where it was not recorded."""
     try:
         grid = telemetry.grid(measure, "**.H*.pattern")
     except AddressError:
         return {}
-    out = {}
+    out, windows = {}, telemetry.all_vectors(measure)
     for address, values in zip(grid.addresses, grid.value, strict=True):
+        head, kept = address.removesuffix(".pattern"), windows.get(address, {})
+        if len(kept) > 1 and max(kept) >= grid.step[-1]:
+            looked = _over_windows(kept[min(kept)], kept[max(kept)])
+            out |= {head: looked} if looked else {}
+            continue
         defined = values[np.isfinite(values)]
         if len(defined) > 1:
-            out[address.removesuffix(".pattern")] = float(defined[0]), float(defined[-1])
+            out[head] = Looked(float(defined[0]), float(defined[-1]))
     return out
+
+
+def _over_windows(first: np.ndarray, now: np.ndarray) -> Looked | None:
+    """The means of what is defined in the same windows [n] at two steps; None where nothing is."""
+    kept = np.isfinite(first) & np.isfinite(now)
+    if not kept.any():
+        return None
+    before, values = (each[kept].astype(np.float64) for each in (first, now))
+    mean, interval = ratio_interval(values, np.ones(len(values)))
+    if interval is not None:  # no measure here is below 0
+        interval = max(0.0, interval[0]), interval[1]
+    return Looked(float(before.mean()), mean, interval, len(values))

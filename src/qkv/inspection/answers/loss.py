@@ -7,7 +7,7 @@ from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.tasks import Standing, Task, standing, worse_than_nothing
 from qkv.telemetry import Evaluation, Sample
-from qkv.words import listed, many, number, percent
+from qkv.words import listed, many, number, percent, plural
 
 __all__ = ["NOTHING", "among", "followed", "loss", "over_fitting", "samples", "trouble", "watch"]
 
@@ -29,15 +29,19 @@ def loss(evidence: Evidence) -> Answer | None:
         return None
     if evidence.task.judged and isinstance(evidence.summary.get(evidence.task.metric), float):
         return _judged(evidence, best)
-    lines = _baselines(evidence)
-    beaten = [f"{name} ({number(nats)})" for name, nats in lines if best.loss < nats]
-    ahead = [f"{name} ({number(nats)})" for name, nats in lines if best.loss >= nats]
+    lines, margin = _baselines(evidence), evidence.telemetry.fact("loss_less_ngram")
+    stands = [(f"{name} ({number(nats)})", _standing(name, best.loss - nats, margin)) for name, nats in lines]
+    beaten, level, ahead = ([name for name, where in stands if where == one] for one in ("better", "level", "worse"))
     bits = "" if best.bits_per_byte is None else f" ({best.bits_per_byte:.3f} bits per byte)"
     what = f"{best.loss:.4f} nats per {evidence.unit}{bits} on {_whole(evidence)}, at step {best.step:,}"
     brief = ""
     if not lines:
         nothing = f"; knowing nothing costs {math.log(evidence.n_answers):.3f}" if evidence.n_answers else ""
         sentence = f"The lowest loss is {what}{nothing}."
+    elif level:
+        told = f"not significantly different from {listed(level)}"
+        sentence = f"About as good as counting: {what}, is {told}{_others(beaten, ahead)}."
+        brief = f"About as good as counting: {told}{_others(beaten, ahead)}."
     elif not ahead:
         sentence = f"Yes: {what}, is better than {listed(beaten)}."
     elif not beaten:
@@ -52,11 +56,39 @@ def loss(evidence: Evidence) -> Answer | None:
         question="Is the loss good?",
         sentence=sentence,
         brief=brief,
+        more=_margin(evidence, margin) if lines else (),
         numbers={f"validation loss (nats per {evidence.unit})": best.loss, "bits per byte": best.bits_per_byte}
-        | {f"{name} (nats per {evidence.unit})": nats for name, nats in lines},
+        | {f"{name} (nats per {evidence.unit})": nats for name, nats in lines}
+        | {f"minus the best n-gram, {part}": margin[part] for part in margin or ()},
         measure="loss",
         null=_knowing_nothing(evidence),
         weight=0.5 if not lines else 0.9 if not beaten else 0.7,
+    )
+
+
+_NGRAM = "the best n-gram"
+
+
+def _standing(name: str, difference: float, margin: JsonObject | None) -> Standing:
+    """How the loss compares with a baseline: with the best n-gram by the interval of the paired `margin`, if known."""
+    if margin and name.startswith(_NGRAM):
+        return standing(margin["difference"], (margin["low"], margin["high"]), 0.0, higher_is_better=False)
+    return "better" if difference < 0 else "worse"
+
+
+def _others(beaten: Sequence[str], ahead: Sequence[str]) -> str:
+    better = f", and better than {listed(beaten)}" if beaten else ""
+    return f"{better}, and worse than {listed(ahead)}" if ahead else better
+
+
+def _margin(evidence: Evidence, margin: JsonObject | None) -> tuple[str, ...]:
+    """The loss minus that of the best n-gram, with its interval."""
+    if not margin:
+        return ()
+    difference, low, high = (f"{margin[part]:+.3f}" for part in ("difference", "low", "high"))
+    return (
+        f"On the same {plural(2, evidence.unit)}, its loss minus that of {_NGRAM} is {difference} nats per "
+        f"{evidence.unit} (95 % interval {low} to {high} over {margin['windows']} windows).",
     )
 
 
@@ -138,7 +170,7 @@ def _baselines(evidence: Evidence) -> list[tuple[str, float]]:
     """Name and nats per target, falling."""
     found: JsonObject = evidence.telemetry.fact("baselines") or {}
     order = found.get("ngram_order")
-    names = {"unigram": "unigram", "bigram": "bigram", "ngram": f"the best n-gram, of order {order}", "xz": "xz"}
+    names = {"unigram": "unigram", "bigram": "bigram", "ngram": f"{_NGRAM}, of order {order}", "xz": "xz"}
     names |= {name: words for name, words in evidence.task.yardsticks.items() if name not in names}
     lines = [(words, found[name]) for name, words in names.items() if isinstance(found.get(name), int | float)]
     return sorted(((w, float(v)) for w, v in lines if math.isfinite(v)), key=lambda line: -line[1])

@@ -10,6 +10,7 @@ expected.
 from collections.abc import Callable
 from pathlib import Path
 
+from qkv.inspection.agreement import agreement
 from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.inspection.answers.events import events
 from qkv.inspection.answers.heads import heads
@@ -35,6 +36,7 @@ QUESTIONS: tuple[Callable[[Evidence], Answer | None], ...] = (
     over_fitting,
     order,
     frozen,
+    agreement,
     watch,
 )
 """Of equal weight, in this order. A new question is one function and one place here."""

@@ -208,11 +208,11 @@ QUESTION = Question(
         ),
     },
     heard=(
-        "That the input vectors of BERT and its like are fixed, and only W_Q, W_K and W_V learn. The table of input"
-        " vectors is a parameter as they are: gradient reaches it, and it moves. What may be fixed are positions,"
-        " where they are sinusoidal, and word vectors that somebody made beforehand and chose to freeze. Nor is it a"
-        " sign of learning that a matrix moved: an optimizer moves it on random labels, too, and some further. And"
-        " what it costs to put a matrix back is not what it learned, for all others were fitted to it."
+        "That the input vectors of BERT and similar models are fixed, and only W_Q, W_K and W_V learn. The table of"
+        " input vectors is a parameter like they are: it gets gradient, and it moves. Sinusoidal positions are fixed,"
+        " and so are word vectors that somebody made beforehand and chose to freeze. Movement alone is no sign of"
+        " learning: an optimizer also moves matrices on random labels, some of them farther. Nor is the cost of"
+        " resetting a matrix what it learned, since all others were fitted to it."
     ),
     design=quick_or_full(_quick, _full),
 )

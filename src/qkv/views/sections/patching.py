@@ -28,7 +28,8 @@ class Patched:
     odds: tuple[float, float]
     """log p(a) - log p(b), nats, of each text; a share times their difference is what it carries in nats."""
     caution: str
-    """A sentence where the texts are answered so much alike that shares say little; else empty."""
+    """A sentence where the texts are answered so much alike that there is nothing to carry, and nats are shown
+    alone; else empty."""
     shares: dict[str, Packed]
     """stream, mixer, mlp -> [layer, pos]: how far the answer goes over, 0 to 1 and beyond."""
     heads: Packed | None

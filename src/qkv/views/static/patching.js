@@ -21,10 +21,11 @@ const ROW = 26; // pixels
 const NARROW = 34; // pixels of a cell that has room for its number
 const WIDE = 92; // pixels of one that has room for its nats as well
 
-// Shares, each with the nats that it is of the difference between the two texts.
-const cells = (packed, difference) => {
+// Shares, each with the nats that it is of the difference between the two texts; nats alone where there is nothing to carry.
+const cells = (packed, difference, caution) => {
   const { values, shape } = unpack(packed);
-  return Array.from(values, (share, i) => ({ layer: `L${Math.floor(i / shape[1])}`, i: i % shape[1], share, nats: share * difference }));
+  const row = (share) => (caution ? { share: share * difference } : { share, nats: share * difference });
+  return Array.from(values, (share, i) => ({ layer: `L${Math.floor(i / shape[1])}`, i: i % shape[1], ...row(share) }));
 };
 
 // Cells of values, layers from the last down; `name(i)` is a column's label, `told(i)` what a pointer is told of it; `top` has
@@ -56,12 +57,13 @@ function draw(off, el, found) {
   const differs = (i) => found.tokens[i] !== found.others[i];
   const name = (i) => (differs(i) ? `${token(found.tokens[i])}←${token(found.others[i])}` : token(found.tokens[i]));
   el.append(h("p.sentence", null, found.causal ? "After " : "At ", h("code", null, token(found.tokens[found.position])), ": is it ", h("code", null, a), " or ", h("code", null, b),
-    `? Log p of the first minus log p of the second is ${number(found.odds[0])} nats for this text and ${number(found.odds[1])} for the other, a difference of ${number(difference)}. Each cell takes one activation from the other text and recomputes what follows: a share of 0 leaves the answer, 1 makes it that of the other. Pointing at a cell gives the same in nats.`));
+    `? Log p of the first minus log p of the second is ${number(found.odds[0])} nats for this text and ${number(found.odds[1])} for the other, a difference of ${number(difference)}. Each cell takes one activation from the other text and recomputes what follows${found.caution ? "." : ": a share of 0 leaves the answer, 1 makes it that of the other. Pointing at a cell gives the same in nats."}`));
   if (found.caution) el.append(h("p.sentence", null, found.caution));
+  const scale = found.caution ? { unit: " nats", top: 0.5, least: 0.02 } : {};
   for (const [kind, title, caption] of KINDS) {
-    if (found.shares[kind]) picture(off, el, { title, caption, rows: cells(found.shares[kind], difference), name, told: (i) => `${name(i)} (${i})` });
+    if (found.shares[kind]) picture(off, el, { ...scale, title, caption, rows: cells(found.shares[kind], difference, found.caution), name, told: (i) => `${name(i)} (${i})` });
   }
-  if (found.heads) picture(off, el, { title: "What each head writes", caption: "z of one head, at all tokens at once: which heads bring it over. Shares of parts need not sum to 1.", rows: cells(found.heads, difference), name: (i) => `H${i}`, told: (i) => `H${i}` });
+  if (found.heads) picture(off, el, { ...scale, title: "What each head writes", caption: "z of one head, at all tokens at once: which heads bring it over. Shares of parts need not sum to 1.", rows: cells(found.heads, difference, found.caution), name: (i) => `H${i}`, told: (i) => `H${i}` });
 }
 
 function drawWritten(off, el, found) {

@@ -1,0 +1,185 @@
+"""Each headline of a study agrees with a run that bears it out, and differs from one that does not; both are said."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+import qkv
+from qkv.inspection import read
+from qkv.inspection.agreement import CLAIMS, KEPT, agreement, checks, passes
+from qkv.inspection.answers.answer import Evidence
+from qkv.instruments.probe import spread_windows
+from qkv.telemetry import AddressRow
+
+STUDIES = json.loads(KEPT.read_text("utf-8"))
+
+
+def check(run, contrast):
+    """The check of a headline against a made run."""
+    with run.telemetry() as telemetry:
+        return next(c for c in checks(Evidence(run.path, telemetry)) if c.claim.contrast == contrast)
+
+
+def test_every_headline_has_its_number_and_condition():
+    for claim in CLAIMS:
+        kept = STUDIES[claim.study]
+        effect = kept["contrasts"][claim.contrast]["effect"]
+        assert kept["condition"] and kept["arms"][claim.arm]["optimizer"] == "adamw"
+        assert claim.agrees(effect, effect), "a study agrees with itself"
+
+
+@pytest.mark.parametrize("claim", [claim for claim in CLAIMS if claim.passed], ids=lambda claim: claim.contrast)
+@pytest.mark.parametrize("agrees", [True, False])
+def test_what_passes_through_the_model_give_is_compared(made, claim, agrees):
+    there = STUDIES[claim.study]["contrasts"][claim.contrast]["effect"]
+    here = 0.8 * there if agrees else 0.29 if claim.within else 0.0 if claim.least else -there
+    with made.store() as store:
+        store.set_fact("agreement", {claim.contrast: here})
+    found = check(made, claim.contrast)
+    assert (found.verdict, found.here) == ("agrees" if agrees else "differs", here)
+    assert found.sentence.startswith(f"{found.verdict.capitalize()}: {claim.words} ({claim.study}): here ")
+    assert "95 % interval" in found.sentence
+
+
+def with_movement(made, when):
+    """A run of 64 steps in which each kind of matrix goes all its way at one step."""
+    addresses = [f"L{layer}.{kind}" for kind in when for layer in (0, 1)]
+    with made.store() as store:
+        store.register_addresses([AddressRow(address=a, site="attn", kind=a[-3:], shape=(4, 4)) for a in addresses])
+        for step in (0, 8, 16, 32, 64):
+            store.add_values(step, "drift", addresses, [float(step >= when[a[-3:]]) for a in addresses])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("when", "verdict", "sign"),
+    [
+        ({"W_Q": 16, "W_K": 16, "W_V": 64, "W_O": 64}, "agrees", -1),
+        ({"W_Q": 64, "W_K": 64, "W_V": 16, "W_O": 16}, "differs", 1),
+    ],
+)
+def test_the_order_in_which_matrices_move(made, when, verdict, sign):
+    found = check(with_movement(made, when), "half way QK - VO (trained)")
+    late, early = (np.sqrt(a * b) for a, b in ((32, 64), (8, 16)))  # halfway, by the logarithm of the step
+    assert found.verdict == verdict and found.here == pytest.approx(sign * (late - early))
+    assert f"here {found.here:+.0f}, there -62 steps" in found.sentence
+
+
+def test_a_run_in_which_v_and_o_did_not_move_has_no_order(made):
+    found = check(with_movement(made, {"W_Q": 16, "W_K": 16, "W_V": 99, "W_O": 99}), "half way QK - VO (trained)")
+    assert found.verdict == "cannot be compared" and "did not move" in found.sentence
+
+
+@pytest.mark.parametrize(("moved", "verdict"), [(0.0, "agrees"), (0.4, "differs")])
+def test_rows_never_met(made, moved, verdict):
+    counts, scale = np.full(made.n, 7), np.ones(made.n)
+    counts[-1], scale[-1] = 0, moved
+    found = check(made.with_rows(scale, counts), "rows never met (adamw)")
+    assert found.verdict == verdict and found.here == pytest.approx(made.drift[-1])
+
+
+def test_where_every_token_occurs_no_row_was_never_met(made):
+    found = check(made.with_rows(1.0, np.full(made.n, 7)), "rows never met (adamw)")
+    assert found.verdict == "cannot be compared" and "every token of the vocabulary occurs" in found.sentence
+
+
+@pytest.mark.parametrize(("falls", "verdict"), [(False, "agrees"), (True, "differs")])
+def test_drift_by_frequency(made, falls, verdict):
+    order = np.arange(made.n)  # drift grows with the row
+    counts = 100 - order if falls else 100 - np.minimum(order, made.n - 1 - order)
+    found = check(made.with_rows(1.0, counts), "frequent rows moved more (adamw)")
+    assert found.verdict == verdict and (found.here < -0.9) == falls
+
+
+def dots_by_hand(rows, counts, word):
+    """`dot of the word over others` of the study's probe, pair by pair."""
+    seen = [i for i in range(len(rows)) if counts[i]]
+    dot = {(i, j): float(rows[i] @ rows[j]) for i in seen for j in seen if i != j}
+    spread = np.sqrt(np.mean(np.square(list(dot.values()))))
+    mean = {i: np.mean([dot[i, j] for j in seen if j != i]) for i in seen}
+    return (mean[word] - np.mean([mean[i] for i in seen if i != word])) / spread
+
+
+@pytest.mark.parametrize(("along", "verdict"), [(-1.0, "agrees"), (4.0, "differs"), (1.9, "differs")])
+def test_dot_products_of_the_commonest_word(made, along, verdict):
+    word, counts, special = made.tokenizer.readable["the"], np.full(made.n, 3), [*made.tokenizer.special.values()]
+    counts[word] = 50
+    counts[special] = 90  # commoner, and no word
+    made.with_rows(1.0, counts)
+    with made.store() as store:
+        store.set_fact("special_tokens", made.tokenizer.special)
+    rows = np.random.default_rng(1).normal([2, 0, 0, 0], 0.3, size=(made.n, 4)).astype(np.float32)
+    rows[word] = [along, 0, 0, 0]
+    save_file({"W_E": rows}, made.path / "model.safetensors")
+    found = check(made, "the commonest word with all, less others")
+    counts[special] = 0
+    assert found.here == pytest.approx(dots_by_hand(rows.astype(np.float64), counts, word))
+    assert found.verdict == verdict, found.here
+
+
+@pytest.fixture(scope="module")
+def run(small_text, tmp_path_factory):
+    sizes = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 16, "batch_size": 4}
+    options = dict(tokenizer="char", preset="textbook", steps=30, seed=1, threads=1, precision="fp32", set=sizes)
+    return qkv.train(small_text, out=tmp_path_factory.mktemp("runs") / "run", **options)
+
+
+def test_a_run_says_at_its_end_what_it_agrees_with(run):
+    told = next(answer for answer in read(run.path) if answer.key == "agreement")
+    with run.recorded() as telemetry:
+        found, kept = checks(Evidence(run.path, telemetry)), telemetry.fact("agreement")
+    compared = [c for c in found if c.here is not None]
+    differs = sum(c.verdict == "differs" for c in compared)
+    assert len(compared) >= 6 and set(kept) == {claim.contrast for claim in CLAIMS if claim.passed}
+    assert f"{len(compared) - differs} of {len(compared)} headlines" in told.sentence
+    assert all(c.sentence in told.more for c in found)
+    assert "optimizer (" not in told.more[-1], "the textbook recipe is that of the studies"
+
+
+def test_passes_are_those_of_the_models_at_both_ends(run):
+    before, after = run.model_at(0), run.model_at(30)
+    found = passes(before, after, run.task, run.corpus())
+    with run.recorded() as telemetry:
+        assert telemetry.fact("agreement") == pytest.approx(found, abs=1e-4)
+    still = passes(after, after, run.task, run.corpus())
+    assert "L0.q: encodings - matrix (adamw)" not in still, "nothing moved, so nothing has a share"
+    windows = spread_windows(run.task, run.corpus(), after.config.sizes, causal=True).inputs
+    table = after.embedding.W_E.detach().double()
+    with torch.no_grad():
+        _, record = after.double().forward_recorded(windows)
+    shares = []
+    for name in ("embed", "L0.resid_post"):
+        pairs = zip(record[name].flatten(0, 1), windows.flatten(), strict=True)
+        hits = [int(torch.cosine_similarity(vector[None], table).argmax()) == int(token) for vector, token in pairs]
+        shares.append(100 * np.mean(hits))
+    assert found["nearest 1 - 0 (causal)"] == pytest.approx(shares[1] - shares[0])
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            '[training.optimizer]\nkind = "muon"\nweight_decay = 0.1\n[model.layout]\nstart = "zero_out"\n',
+            ("Muon; there AdamW", "weight decay (0.1; there 0)", "output matrices at 0; there N(0, 0.02)"),
+        ),
+        (
+            '[training.optimizer]\nkind = "adamw"\nweight_decay = 0.0\n[model.layout]\nstart = "gpt2"\n',
+            ("optimizer, decay and start are those of the studies",),
+        ),
+    ],
+)
+def test_reasons_name_what_differs_and_no_more(made, config, said):
+    with made.store() as store:
+        store.set_fact("agreement", {"around (trained)": 0.3})
+    (made.path / "config.toml").write_text(config)
+    with made.telemetry() as telemetry:
+        evidence = Evidence(made.path, telemetry)
+        assert agreement(evidence) is None, "a run that is not finished is not judged"
+        evidence.run.manifest = {"summary": {"steps": 64}}
+        told = agreement(evidence)
+    assert told is not None and told.sentence.endswith("and differs from 1.")
+    assert all(words in told.more[-1] for words in said) and ("there AdamW" in told.more[-1]) == ("muon" in config)
+    assert STUDIES["gradient-path"]["condition"] in told.null
