@@ -44,7 +44,7 @@ def test_counting_is_scored_on_the_very_tokens_that_the_arms_are(name, trained, 
     found = RESULTS[name]["baseline"]
     assert (round(found["trained"], 3), round(found["ngram"], 3)) == (trained, ngram)
     design = design_of(name)
-    made = baselines_of(design, lambda text: corpus(text, str(tinyshakespeare), design.scale.val_tokens, kept))
+    made = baselines_of(design, lambda text: [corpus(text, str(tinyshakespeare), design.scale.val_tokens, kept)])
     kept_rows = RESULTS[name]["baselines"]
     assert [{**row, "nats": 0} for row in made] == [{**row, "nats": 0} for row in kept_rows]
     assert [row["nats"] or 0 for row in made] == pytest.approx([row["nats"] or 0 for row in kept_rows], rel=1e-9)
@@ -87,7 +87,7 @@ def test_the_arm_beside_counting_is_trained_on_real_next_tokens_of_the_main_text
 
 
 def test_tasks_that_no_ngram_is_of_say_what_is_possible_or_that_nothing_was_computed():
-    made = baselines_of(design_of("known-results-full"), lambda text: pytest.fail("read") if text is None else TINY)
+    made = baselines_of(design_of("known-results-full"), lambda text: pytest.fail("read") if text is None else [TINY])
     told = {row["task"]: row for row in made}
     assert told["recall"]["nats"] == told["modular"]["nats"] == 0.0 and told["masked"]["nats"] is None
     assert "none computed" in told["masked"]["what"] and "can be looked up" in told["recall"]["what"]

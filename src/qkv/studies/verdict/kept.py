@@ -31,9 +31,16 @@ __all__ = ["judged_anew", "named", "was_judged"]
 
 def named(source: JsonMapping, *, quick: bool, seeds: int) -> Ask:
     """What was asked of a text that is not read, by what the verdict file says of it."""
-    kind = {name: source[name] for name in ("labelled", "vectors") if name in source}
+    kind = {name: source[name] for name in ("labelled", "vectors", "slices") if name in source}
     images = tuple(source["images"]) if "images" in source else None
-    return Ask(named=(source["name"], source["sha256"]), images=images, quick=quick, seeds=seeds, **kind)
+    return Ask(
+        named=(source["name"], source["sha256"]),
+        images=images,
+        quick=quick,
+        seeds=seeds,
+        tuned="untuned" not in source,
+        **kind,
+    )
 
 
 def judged_anew(question: Question, kept: JsonMapping) -> JsonObject:
@@ -45,7 +52,10 @@ def judged_anew(question: Question, kept: JsonMapping) -> JsonObject:
     not fit the kept run.
     """
     source, seeds = kept["source"], _replicates(kept) // _contrast(kept["contrasts"][0]).tries
-    design = question.design(named(source, quick=kept["quick"], seeds=seeds))
+    ask = named(source, quick=kept["quick"], seeds=seeds)
+    design = question.design(ask)
+    if kept["quick"] and kept.get("sizes", {}).get("steps", 0) > design.scale.steps:
+        design = question.design(dataclasses.replace(ask, times=kept["sizes"]["steps"] // design.scale.steps))
     _same_scale(question, design, kept)
     design = dataclasses.replace(design, arms=tuple(_as_sized(arm, kept["arms"]) for arm in design.arms))
     effects = _effects_today(design, kept)

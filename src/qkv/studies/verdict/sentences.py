@@ -72,7 +72,7 @@ def _replicates(findings: Findings) -> str:
     primary, meant = findings.primary, findings.design.replicates
     if primary.contrast.tries > 1:
         return f"{primary.result.n:,} of {meant * primary.contrast.tries:,} independent little studies"
-    return f"{primary.result.n} of {meant} paired replicates"
+    return f"{primary.result.n} of {meant} paired replicates {findings.design.over}"
 
 
 def sentence(question: Question, findings: Findings) -> str:
@@ -405,6 +405,8 @@ def _of_design(design: Design) -> JsonObject:
         "software": design.software,
         "source": {"name": design.source_name, "sha256": design.source_sha256}
         | ({"labelled": True} if design.has_labels else {})
+        | ({"untuned": True} if design.quick else {})
+        | ({"slices": [design.slices, design.overlapping]} if design.slices > 1 else {})
         | ({"images": list(design.images)} if design.images else {})
         | ({"vectors": design.vectors} if design.vectors else {}),
     }

@@ -75,8 +75,8 @@ def _rates(arms: Sequence[Arm]) -> str:
     """How learning rates were found, where any was."""
     borrowed = [tune for tune in dict.fromkeys(arm.tune for arm in arms) if tune not in ("own", "none")]
     whose = f" of {' and '.join(map(repr, borrowed))}" if borrowed and all(arm.tune != "own" for arm in arms) else ""
-    if not borrowed and all(arm.tune == "none" for arm in arms):
-        return ""
+    if all(arm.tune == "none" for arm in arms):
+        return ", at fixed learning rates" if any(arm.trainer not in ("none", "inner study") for arm in arms) else ""
     return f", the learning rate{whose} tuned afresh in every replicate" + (", and taken over" if whose else "")
 
 
