@@ -71,9 +71,10 @@ def first_words(question: Question, ask: Ask, minutes: float) -> str:
     if not (ask.quick and found) or sizes[0] < 2:
         return words
     seen = " to ".join(amount(detectable(found["sd"], n), False, found["unit"]) for n in sizes)
+    count = " to ".join(map(str, sizes))
     return (
-        f"{words} In {minutes:g} {plural(minutes, 'minute')} I can train {' to '.join(map(str, sizes))} replicates and see"
-        f" an effect above {seen} {found['unit']} ({found['effect']}), by the scatter of the kept quick run."
+        f"{words} In {minutes:g} {plural(minutes, 'minute')} I can train {count} replicates and see an effect above"
+        f" {seen} {found['unit']} ({found['effect']}), by the scatter of the kept quick run."
     )
 
 
