@@ -1,8 +1,9 @@
 """Answer a question about what training does, by experiment, on your own text: a verdict with an interval.
 
 Without a name it lists the questions. Every arm's learning rate is tuned in every replicate (not with --quick), arms
-pair by seed and slice of the text, and the design is written down before the first training. A study that was stopped goes on where it was, with the same
-command; more --seeds add to the trainings that are there. Results lie in runs/study-NAME-...
+pair by seed and slice of the text, and the design is written down before the first training. A study that was stopped
+goes on where it was, with the same command; more --seeds add to the trainings that are there. Results
+lie in runs/study-NAME-...
 
 Example:
   qkv study

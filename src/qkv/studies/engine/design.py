@@ -396,7 +396,8 @@ class Design:
     @property
     def over(self) -> str:
         """What differs between replicates, and so what an interval is about."""
-        if not any(text.stream == "text" for _, text in self.texts):
+        texts = dict(self.texts)
+        if not any(texts[self.arm(name).text].stream == "text" for name in self.primary.arms):
             return "over seeds"
         n = min(self.slices, self.replicates)
         half = "half-overlapping " if self.overlapping else ""
