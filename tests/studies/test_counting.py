@@ -135,7 +135,7 @@ def test_every_short_answer_states_recipe_size_steps_text_and_replicates(name):
         assert f"d_model {size.d_model}" in words or "d_model " in words
     assert " steps" in words and "AdamW" in words and "million tokens" in words or "tokens)" in words
     assert verdict["source"]["name"] in words or "made sentences" in words or "images" in words or "digits" in words
-    assert re.search(r"\d of [\d,]+ (paired replicates|independent little studies)\.", words)
+    assert re.search(r"\d of [\d,]+ (paired replicates over seeds( on one text)?|independent little studies)\.", words)
     assert "may not hold" in words or "not to hold" in words
     if not verdict["quick"]:
         assert words in (DOCS / "answers" / f"{verdict['study']}.md").read_text("utf-8")
