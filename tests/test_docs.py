@@ -107,8 +107,9 @@ def by_bytes(arm: str) -> bool:
 @pytest.mark.parametrize("log", LOGS, ids=lambda path: path.name)
 def test_a_kept_log_gives_the_kept_verdict_without_one_training(log, tmp_path):
     pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
-    from qkv.studies.engine.store import StudyFolder, read_rows
-    from qkv.studies.engine.tuning import every_key, pending
+    from qkv.studies.engine.design import Grid
+    from qkv.studies.engine.store import StudyFolder, loss_of, read_rows
+    from qkv.studies.engine.tuning import known_keys, pending
     from qkv.studies.question import Ask
     from qkv.studies.questions import find
     from qkv.studies.verdict.judging import findings
@@ -118,11 +119,13 @@ def test_a_kept_log_gives_the_kept_verdict_without_one_training(log, tmp_path):
     more = {key: source[key] for key in ("labelled", "vectors") if key in source}
     more |= {"images": tuple(source["images"])} if "images" in source else {}
     named = (source["name"], source["sha256"])
-    question, ask = find(kept["study"]), Ask(named=named, quick=kept["quick"], seeds=replicates, **more)
-    design = dataclasses.replace(question.design(ask), software=kept["software"])
+    ask = Ask(named=named, quick=kept["quick"], seeds=replicates, tuned="untuned" not in source, **more)
+    question, then = find(kept["study"]), Grid(ratio=3.0, reach=4, fitted=False)  # the law by which these were made
+    design = dataclasses.replace(question.design(ask), software=kept["software"], grid=then, format=1)
+    rows = {row["key"]: row for row in read_rows(log)}
     shutil.copytree(log, tmp_path / log.name)
     with StudyFolder.begin(design, tmp_path) as folder:
-        folder.adopt(design, every_key(design, ""))
+        folder.adopt(design, known_keys(design, "", lambda key: loss_of(rows.get(key))))
         left = [job for job in pending(design, "", folder.loss) if not by_bytes(job.trial.arm.name)]
         assert kept["not_reached"] or not left, "nothing is left to train"
         found = findings(design, folder, "", question.derive)

@@ -414,12 +414,15 @@ def test_tokenizers_get_as_many_operations_or_as_many_bytes_as_they_say(quick, l
     from qkv.recipe.forecast import _Count
     from qkv.studies.engine.assembly import config_of
 
-    design = find("tokenizers").design(Ask(source=str(long_text), quick=quick, cache=kept))
+    ask = Ask(source=str(long_text), quick=quick, cache=kept)
+    design = find("tokenizers").design(ask)
     operations, n_bytes, scored, of_a_step = {}, {}, set(), {}
-    budgeted = [arm for arm in design.arms if arm.tune == "own"]  # others are twins of these, and models at their start
+    budgeted = [
+        arm for arm in design.arms if arm.trainer == "loop"
+    ]  # others are twins of these, and models at their start
     for arm in budgeted:
         trial = design.trial(arm, 1, 0, source=str(long_text), report=True)
-        made, s = streams.corpus(trial.text, str(long_text), trial.scale.val_tokens, kept), trial.scale
+        made, s = ask.corpus(trial.text, trial.scale.val_tokens, trial.slice), trial.scale
         if arm.text not in of_a_step:
             of_a_step[arm.text] = _Count.of(config_of(trial, made), made).flop
         operations[arm.name] = s.steps * of_a_step[arm.text]

@@ -68,7 +68,7 @@ def test_the_verdict_follows_from_the_rows(whole):
     assert verdict["effect"] == pytest.approx(np.mean(costs), abs=1e-12)
     assert verdict["seeds"] == 3 and verdict["low"] < verdict["effect"] < verdict["high"]
     assert {"study", "verdict", "sentence", "unit", "margin", "p", "run"} <= verdict.keys()
-    assert verdict["verdict"] in verdict["sentence"] and "quick run is weak" in verdict["sentence"]
+    assert verdict["verdict"] in verdict["sentence"] and "over seeds and 3 slices of the text" in verdict["condition"]
 
 
 def test_the_design_is_on_disk_before_the_first_training_and_hashed(whole):
@@ -79,7 +79,7 @@ def test_the_design_is_on_disk_before_the_first_training_and_hashed(whole):
 
 
 def test_a_row_is_the_same_bits_when_made_again(whole, tiny_study, small_text):
-    design = tiny_study.design(runner.Ask(source=str(small_text), quick=True))
+    design = tiny_study.design(runner.Ask(source=str(small_text)))
     row = next(row for row in read_rows(whole) if row.get("role") == "report" and row["arm"] == "trained")
     trial = design.trial(design.arms[0], row["replicate"], row["k"], source=str(small_text), report=True)
     again = run_trial(trial, None)
@@ -173,9 +173,9 @@ def test_more_seeds_add_to_the_runs_that_are_there_and_the_verdict_says_so(tiny,
 
 
 def test_a_budget_for_the_main_question_alone_is_taken_and_says_so(tiny, small_text):
-    design = tiny.design(runner.Ask(source=str(small_text), quick=True))
+    design = tiny.design(runner.Ask(source=str(small_text)))
     costs = {"trained": 20.0, "frozen": 20.0, "other": 200.0}
-    found = Estimate(seconds_per_replicate=costs, primary=("trained", "frozen"), workers=1, slowest=1.0)
+    found = Estimate(seconds_per_replicate=costs, primary=("trained", "frozen"), workers=1, slowest=1.0, steps=8)
     assert found.minutes(3) == pytest.approx(13.2) and found.minutes(3, found.primary) == pytest.approx(2.2)
     found.check(design, 14)
     asked = dataclasses.replace(
@@ -219,7 +219,7 @@ def test_a_text_that_a_probe_finds_nothing_in_is_refused_before_anything_is_made
         asks = dataclasses.replace(made.arms[0], probes=("relatedness",))
         return dataclasses.replace(made, texts=words, arms=(asks, made.arms[1]))
 
-    made = tiny.design(runner.Ask(source=str(numbers), quick=True))
+    made = tiny.design(runner.Ask(source=str(numbers)))
     monkeypatch.setattr(tiny, "QUESTION", dataclasses.replace(tiny.QUESTION, design=design))
     with pytest.raises(SourceError, match="0 words of letters stand 4 times or more in its validation text"):
         tiny.answer(numbers, runs)
@@ -236,7 +236,7 @@ def test_trainings_of_another_text_or_version_are_said_to_be_of_no_use(tiny, sma
     words = f"No training in {first['run']} can be used: its text has the sha256 {hashes[0]}, yours {hashes[1]}."
     assert said.count(words) == 1 and second["trainings"] == first["trainings"]
     monkeypatch.setattr("qkv.studies.question.software", lambda: "torch 0.0")
-    other = tiny.design(runner.Ask(source=str(text), quick=True))
+    other = tiny.design(runner.Ask(source=str(text)))
     assert unlike(other, Path(second["run"])) == f"it was made by {second['software']}, and this is torch 0.0"
 
 
@@ -277,7 +277,7 @@ def test_trainings_on_another_text_of_that_name_are_not_taken_over(tiny, small_t
 def test_a_verdict_says_which_budget_it_had(tiny, whole, small_text):
     verdict = json.loads((whole / "verdict.json").read_text())
     assert (
-        verdict["budget_minutes"] == 3 and verdict["planned_trainings"] == 27 and verdict["intervals"] == "Student's t"
+        verdict["budget_minutes"] == 3 and verdict["planned_trainings"] == 30 and verdict["intervals"] == "Student's t"
     )
 
 
@@ -285,7 +285,7 @@ def test_a_spike_does_not_end_a_training_of_a_study(tiny, small_text, monkeypatc
     from qkv.training import spikes
 
     monkeypatch.setattr(spikes, "is_spike", lambda losses, first: min(losses) if len(losses) > 3 else None)
-    design = tiny.design(runner.Ask(source=str(small_text), quick=True))
+    design = tiny.design(runner.Ask(source=str(small_text)))
     trial = design.trial(design.arms[0], 1, 0, source=str(small_text), report=True)
     row = run_trial(trial, None)
     assert not row["diverged"] and row["steps"] == trial.scale.steps
@@ -314,7 +314,7 @@ def test_a_quick_study_whose_main_question_does_not_fit_is_refused_before_it_tra
 
     monkeypatch.setattr(tiny, "QUESTION", dataclasses.replace(tiny.QUESTION, design=design))
     with pytest.raises(ConfigError, match=r"^1e-06 minutes are too few .*; type --minutes \d+ for all of them$"):
-        tiny.answer(small_text, tmp_path / "runs", told=Told(say=said.append))
+        tiny.answer(small_text, tmp_path / "runs", told=Told(say=said.append), quick=True, minutes=None)
     assert {arm.name for arm in timed} == {"trained", "frozen"} and len(said) == 1
     assert not (tmp_path / "runs").exists()
 
@@ -328,14 +328,16 @@ def test_what_a_budget_reaches_is_said_before_the_first_training(tiny, small_tex
     with pytest.raises(KeyboardInterrupt):
         tiny.answer(small_text, tmp_path / "runs", told=Told(progress=stop, say=said.append))
     (words,) = [words for words in said if words.startswith("In 3 minutes it can answer its main question")]
-    assert " With 3 replicates it finds a main effect four times in five if that is 3.3 times the standard" in words
+    assert words in said[1:] and said[1].startswith(
+        "With 3 replicates it finds a main effect four times in five if that is 3.3 times the standard deviation"
+    )
+    assert "takes 3 replicates of frozen and trained, 8 steps each" in said[1] and "share the text" not in said[1]
 
 
 def test_cells_that_were_not_reached_are_named(tiny, small_text, tmp_path, monkeypatch):
     """Where the estimate was too low: time is over before anything is trained."""
-    monkeypatch.setattr(runner, "QUICK_MINUTES", 1e-6)
     monkeypatch.setattr(Estimate, "check", lambda *asked: None)
-    verdict = tiny.answer(small_text, tmp_path / "runs")
+    verdict = tiny.answer(small_text, tmp_path / "runs", minutes=1e-6)
     assert verdict["verdict"] == "unresolved" and verdict["effect"] is None
     assert verdict["not_reached"] == ["trained: 3 of 3 replicates", "frozen: 3 of 3 replicates"]
     assert "Nothing can be said yet" in verdict["sentence"]
@@ -365,14 +367,14 @@ def test_a_text_that_is_too_small_says_how_much_would_do(tiny, tmp_path):
 def test_a_text_that_changed_under_a_study_is_noticed(tiny, small_text, tmp_path):
     text = tmp_path / "mine.txt"
     text.write_bytes(small_text.read_bytes())
-    design = tiny.design(runner.Ask(source=str(text), quick=True))
+    design = tiny.design(runner.Ask(source=str(text)))
     text.write_text(text.read_text() + "One more line.\n")
     with pytest.raises(SourceError, match="has changed since the study began"):
         run_trial(design.trial(design.arms[0], 1, 0, source=str(text), report=True), None)
 
 
 def test_a_study_in_use_is_not_entered(tiny, whole, small_text):
-    design = tiny.design(runner.Ask(source=str(small_text), quick=True))
+    design = tiny.design(runner.Ask(source=str(small_text)))
     with StudyFolder.begin(design, whole.parent), pytest.raises(RunFolderError, match="in use"):
         tiny.answer(small_text, whole.parent)
 
@@ -390,7 +392,7 @@ def test_a_log_that_was_changed_is_not_trusted(line, tiny, small_text, whole, tm
 
 
 def test_divergence_is_an_outcome_and_counts_as_a_blind_guess(tiny_study, small_text):
-    design: Design = tiny_study.design(runner.Ask(source=str(small_text), quick=True))
+    design: Design = tiny_study.design(runner.Ask(source=str(small_text)))
     arm = dataclasses.replace(design.arms[0], optimizer="sgd", lr=1e30, probes=("drift", "bits", "told"))
     row = run_trial(design.trial(arm, 1, 0, source=str(small_text), report=True), None)
     corpus = runner.Ask(source=str(small_text)).corpus(design.texts[0][1], design.scale.val_tokens)

@@ -2,12 +2,15 @@
 
 import dataclasses
 import hashlib
+import math
 
+import numpy as np
 import pytest
 
 from qkv.errors import ConfigError
-from qkv.studies.engine.design import FORMAT, Arm, Contrast, Design, Grid, Scale, Text, Trial, canonical
-from qkv.studies.engine.tuning import choice, fewest_runs, next_point, pending, report_key
+from qkv.randomness import generator
+from qkv.studies.engine.design import FORMAT, Arm, Contrast, Design, Grid, Scale, Slice, Text, Trial, canonical
+from qkv.studies.engine.tuning import choice, fewest_runs, known_keys, next_point, pending, report_key, vertex
 from qkv.studies.vocabulary import cost
 
 SCALE = Scale(d_model=8, n_layers=1, n_heads=1, n_ctx=8, batch_size=2, steps=4, val_tokens=64)
@@ -26,6 +29,41 @@ def design(**more) -> Design:
 def curve(best: float):
     """Losses over grid points with their minimum at `best`."""
     return lambda k: (k - best) ** 2
+
+
+def test_the_rate_is_the_vertex_of_the_losses_around_the_best():
+    assert vertex({k: curve(0.3)(k) for k in (-1, 0, 1)}) == pytest.approx(0.3, abs=1e-3)
+    assert vertex({k: 2.0 + 0.1 * curve(1.4)(k) for k in (-1, 0, 1, 2, 3)}) == pytest.approx(1.4, abs=1e-3)
+    far = {k: curve(-0.2)(k) for k in (-2, -1, 0, 1, 2)}
+    assert vertex(far | {4: 90.0, -5: 40.0}) == vertex(far), "what lies farther than two steps is not fitted"
+    uneven = {-2: 1.0, -1: 0.12, 0: 0.1, 1: 0.11, 2: 9.0}
+    assert vertex(uneven) == -0.5, "never nearer to a worse rate than to the best"
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        {-1: 2.0, 0: 1.0, 1: math.inf},
+        {0: 1.0, 1: 2.0, 2: 3.0},
+        {-1: math.inf, 0: math.inf, 1: math.inf},
+        {-2: -9.0, -1: 1.1, 0: 1.0, 1: 1.1, 2: -9.0} | {-2: 0.0, 2: 0.0, 0: -1.0, -1: 5.0, 1: 5.0},
+    ],
+    ids=["diverged", "edge", "all diverged", "not convex"],
+)
+def test_where_no_quadratic_can_be_trusted_the_best_rate_is_taken(losses):
+    best = min(losses, key=lambda k: (losses[k], k))
+    assert vertex(losses) == best
+
+
+def test_least_squares_finds_the_vertex_that_noise_moves_the_best_rate_from():
+    """Over noisy tuning losses the vertex lies nearer to the true optimum than the best grid point does."""
+    draws, errors = generator("tests", "vertex"), []
+    for _ in range(300):
+        best = draws.uniform(-0.5, 0.5)
+        losses = {k: 0.05 * (k - best) ** 2 + 0.004 * draws.standard_normal() for k in range(-2, 3)}
+        errors.append((abs(vertex(losses) - best), abs(min(losses, key=losses.__getitem__) - best)))
+    fitted, grid = np.mean(errors, axis=0)
+    assert fitted < 0.45 * grid
 
 
 def settle(best: float, grid: Grid) -> dict[int, float]:
@@ -64,7 +102,7 @@ def run_all(d: Design) -> dict[str, float]:
     order = []
     while (job := next(pending(d, "", made.get), None)) is not None:
         assert job.trial.key not in made, "nothing is run twice"
-        made[job.trial.key] = abs(job.trial.lr - 0.01)
+        made[job.trial.key] = math.log(job.trial.lr / 0.01) ** 2
         order.append(job)
     run_all.order = order
     return made
@@ -147,6 +185,37 @@ def test_an_arm_whose_rate_the_primary_contrast_takes_comes_first_too():
     assert set(names[: 2 * (4 + 1 + 1)]) == {"free", "a", "b"} and set(names[2 * 6 :]) == {"other"}
 
 
+def test_a_rate_is_followed_where_it_was_fitted():
+    d = design(arms=(Arm(name="a", what="a", lr=0.012), Arm(name="b", what="", changes=("W_E=freeze",), tune="a")))
+    run_all(d)
+    a, b = (j for j in run_all.order if j.role == "report" and j.replicate == 1)
+    assert a.trial.lr == b.trial.lr == d.grid.rate(0.012, a.k) != 0.012 and abs(a.k) <= 0.5
+
+
+def test_what_is_there_already_is_what_the_design_asks_for():
+    d = design()
+    made = run_all(d)
+    assert known_keys(d, "", made.get) == set(made)
+    partly = dict(list(made.items())[:7])
+    assert known_keys(d, "", partly.get) == set(partly)
+    assert known_keys(design(scale=dataclasses.replace(SCALE, steps=5)), "", made.get) == set()
+
+
+def test_replicates_learn_from_slices_and_tune_on_other_tokens_than_they_report():
+    d = design(slices=2, replicates=3)
+    of = {
+        (replicate, report): d.trial(d.arms[0], replicate, 0, source="", report=report).slice
+        for replicate in (1, 2, 3)
+        for report in (False, True)
+    }
+    assert [of[r, True].index for r in (1, 2, 3)] == [0, 1, 0] and {each.of for each in of.values()} == {2}
+    assert all(of[r, False] == dataclasses.replace(of[r, True], tunes=True) for r in (1, 2, 3))
+    assert d.trial(d.arms[1], 2, 0, source="", report=True).slice == of[2, True], "arms of a replicate share it"
+    assert d.scored(Text()) == (of[1, True], of[2, True])
+    assert design().over == "over seeds on one text" and d.over == "over seeds and 2 slices of the text"
+    assert design(format=1).trial(d.arms[0], 1, 0, source="", report=True).slice is None
+
+
 def test_the_key_names_the_outcome_and_nothing_else():
     d = design()
     base = d.trial(d.arms[0], 1, 0, source="/here", report=True)
@@ -160,8 +229,12 @@ def test_the_key_names_the_outcome_and_nothing_else():
         dataclasses.replace(base, scale=dataclasses.replace(SCALE, steps=5)),
         dataclasses.replace(base, arm=dataclasses.replace(base.arm, optimizer="sgd")),
         dataclasses.replace(base, text=Text(tokenizer="bpe")),
+        dataclasses.replace(base, slice=Slice(tunes=True)),
+        dataclasses.replace(base, slice=Slice(index=1, of=2)),
+        dataclasses.replace(base, slice=None),
+        dataclasses.replace(base, format=1),
     ]
-    assert len({trial.key for trial in [base, *others]}) == 8
+    assert len({trial.key for trial in [base, *others]}) == 12
 
 
 def test_a_trial_survives_its_text():
@@ -198,7 +271,7 @@ def test_a_grid_without_interior_is_refused():
 
 def test_the_key_of_a_trial_is_the_hash_of_its_canonical_json():
     base = design().trial(design().arms[0], 1, 0, source="/here", report=True)
-    what = {k: v for k, v in dataclasses.asdict(base).items() if k != "source"}
+    what = {k: v for k, v in dataclasses.asdict(base).items() if k not in ("source", "format")}
     for width in ("d_head", "d_mlp"):
         assert what["scale"].pop(width) == 0, "a width that follows from the others is no part of a key"
     assert what["arm"].pop("before") == (), "nor is a training before it where there is none"

@@ -1,8 +1,9 @@
 """Answer a question about what training does, by experiment, on your own text: a verdict with an interval.
 
-Without a name it lists the questions. Every arm's learning rate is tuned afresh in every replicate, arms pair by seed,
-and the design is written down before the first training. A study that was stopped goes on where it was, with the same
-command; more --seeds add to the trainings that are there. Results lie in runs/study-NAME-...
+Without a name it lists the questions. Every arm's learning rate is tuned in every replicate (not with --quick), arms
+pair by seed and slice of the text, and the design is written down before the first training. A study that was stopped
+goes on where it was, with the same command; more --seeds add to the trainings that are there. Results
+lie in runs/study-NAME-...
 
 Example:
   qkv study
@@ -42,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " static-or-contextual TEXT:VECTORS)",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="3 minutes, and weak; refused where the main question takes longer"
+        "--quick", action="store_true", help="3 minutes, at known learning rates; says first what it can see"
     )
     parser.add_argument("--seeds", type=whole(1), metavar="N", help="paired replicates, each tuned by itself")
     parser.add_argument(

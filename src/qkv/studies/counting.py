@@ -32,31 +32,37 @@ _NONE = {
 }
 
 
-def baselines_of(design: Design, corpus: Callable[[Text], Corpus]) -> list[JsonObject]:
+def baselines_of(design: Design, corpora: Callable[[Text], Sequence[Corpus]]) -> list[JsonObject]:
     """For every (task, text) of a design's arms: `task`, `text`, `nats` per token or None, and `what` that is.
 
     Next tokens of a text also have `order`, `tokens`, how many are scored, and `uniform`, the nats of uniform guessing.
-    corpus: a text of the design -> its tokens, the validation part cut to what is scored. Takes seconds a text.
+    corpora: a text of the design -> the slices of it that replicates learn from, each with the tokens that it is scored
+    on. Like a model, an n-gram learns from one slice alone; its loss is the mean over slices. Takes seconds a text.
     """
     texts = dict(design.texts)
     asked = dict.fromkeys((arm.task, arm.text) for arm in design.arms)
-    return [{"task": task, "text": text, **_of(task, texts[text], corpus)} for task, text in asked]
+    return [{"task": task, "text": text, **_of(task, texts[text], corpora)} for task, text in asked]
 
 
-def _of(task: str, text: Text, corpus: Callable[[Text], Corpus]) -> JsonObject:
+def _of(task: str, text: Text, corpora: Callable[[Text], Sequence[Corpus]]) -> JsonObject:
     if task != "causal":
         return {"nats": 0.0 if task in _POSSIBLE else None, "what": _POSSIBLE.get(task) or _NONE[task]}
-    made = corpus(text)
-    orders = ngram_losses_by_order(made)
-    order = int(np.argmin(orders)) + 1
-    counted = min(len(made.train), MOST_COUNTED)
+    slices = corpora(text)
+    orders = np.mean([ngram_losses_by_order(made) for made in slices], axis=0)
+    order, counted = int(np.argmin(orders)) + 1, min(len(slices[0].train), MOST_COUNTED)
     what = f"Kneser-Ney n-gram of order {order}, counted on {counted:,} training tokens"
+    what += f" in each of {len(slices)} slices" if len(slices) > 1 else ""
     if text.stream == "markov":
         s = dict(text.settings)
         least = markov_entropy(markov_matrix(s["states"], s["sharpness"], s["noise"]))
         what += f"; the source itself has {least:.3f} in the long run"
-    uniform = math.log(made.tokenizer.d_vocab)
-    return {"nats": orders[order - 1], "order": order, "tokens": len(made.val) - 1, "uniform": uniform, "what": what}
+    return {
+        "nats": float(orders[order - 1]),
+        "order": order,
+        "tokens": sum(len(made.val) - 1 for made in slices),
+        "uniform": math.log(slices[0].tokenizer.d_vocab),
+        "what": what,
+    }
 
 
 def compared(design: Design, baselines: Sequence[JsonMapping], losses: Mapping[str, float | None]) -> JsonObject:

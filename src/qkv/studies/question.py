@@ -1,19 +1,31 @@
 """What a question of `studies/questions/` is: words, and a design for a text and a budget."""
 
 import dataclasses
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from qkv.errors import SourceError
+from qkv.jsontypes import JsonObject
 from qkv.studies.engine.assembly import software
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Slice, Text
+from qkv.studies.probes.registry import OF_A_TEXT
 from qkv.studies.synthetic import streams
 from qkv.studies.verdict.judging import Derive
 from qkv.studies.vocabulary import ANSWERS
 
-__all__ = ["Accounts", "Ask", "Plain", "Question", "make_design", "quick_or_full"]
+__all__ = ["Accounts", "Ask", "Plain", "Question", "known", "make_design", "quick_or_full"]
+
+_PASSES = 4
+"""How often a training may read each token of its slice: up to here that is about as good as new text (Muennighoff et
+al. 2023, arXiv 2305.16264)."""
+_LEAST_SCORED = 4
+"""A slice is scored on at least one `_LEAST_SCORED`th of the validation tokens of the design."""
+_MOST_SLICES = 16
 
 QUICK_MINUTES, FULL_MINUTES = 3.0, 150.0
 """Wall time of a study on two cores, by design."""
@@ -28,6 +40,10 @@ class Ask:
     seeds: int | None = None
     """Replicates; None takes the question's own number."""
     quick: bool = False
+    times: int = 1
+    """How many times the steps of the question's own quick study."""
+    tuned: bool = False
+    """Of a quick study: whether its rates were tuned, as those of kept runs were once, instead of known."""
     margin: float | None = None
     """Of the primary contrast; None takes the question's own."""
     cache: Path | None = None
@@ -35,15 +51,16 @@ class Ask:
     """Name and sha256 of a text that is not read: such a design can be told about, and nobody looked at its size."""
     labelled: bool = False
     """Whether a text that is not read is a table of labelled texts."""
-
+    slices: tuple[int, bool] = (1, False)
+    """How many slices a text that is not read had, and whether they overlapped."""
     images: tuple[str, str] | None = None
     """Name and sha256 of the images that a source that is not read holds."""
     vectors: str = ""
     """The sha256 of the word vectors that it names; empty where it names none."""
 
-    def corpus(self, text: Text, val_tokens: int = 0) -> Any:
-        """What a text of the design holds."""
-        return streams.corpus(text, self.source, val_tokens, self.cache)
+    def corpus(self, text: Text, val_tokens: int = 0, part: Slice | None = None) -> Any:
+        """What a text of the design, or a part of it, holds."""
+        return streams.corpus(text, self.source, val_tokens, self.cache, part)
 
     def has_images(self) -> bool:
         """Whether the source holds images."""
@@ -134,13 +151,19 @@ def make_design(
 ) -> Design:
     """A design on the text that was asked for, with the replicates and the margin that were asked for.
 
-    Unless said otherwise that text is cut into characters, and a quick study has 6 replicates, a full one 8.
+    Unless said otherwise that text is cut into characters, and a quick study has 6 replicates, a full one 8. Arms of
+    a quick study are not tuned: rates are known.
 
     Raises SourceError where a text is too small for it, ConfigError where it could not answer anything.
     """
     texts = {"text": Text()} if texts is None else texts
     if ask.margin is not None:
         contrasts = (dataclasses.replace(contrasts[0], margin=ask.margin), *contrasts[1:])
+    if ask.quick and not ask.tuned:
+        arms = _at_known_rates(study, arms)
+    if ask.times > 1:
+        scale = dataclasses.replace(scale, steps=ask.times * scale.steps)
+        arms = [_longer(arm, ask.times) for arm in arms]
     if replicates is None:
         replicates = 6 if ask.quick else 8
     if ask.has_images() and not any(text.stream == "images" for text in texts.values()):
@@ -148,6 +171,7 @@ def make_design(
     if ask.has_vectors() and not any("vectors" in dict(text.settings) for text in texts.values()):
         raise SourceError(f"{study} asks nothing of word vectors, as in {ask.source!r}; give the text alone")
     name, sha256 = ask.named or _read(ask, texts, scale, arms)
+    slices, overlapping = ask.slices if ask.named else _slices(ask, texts, scale, arms, replicates)
     return Design(
         study=study,
         quick=ask.quick,
@@ -160,7 +184,38 @@ def make_design(
         contrasts=tuple(contrasts),
         replicates=replicates if ask.seeds is None else ask.seeds,
         software=software(),
+        slices=slices,
+        overlapping=overlapping,
     )
+
+
+@lru_cache(maxsize=1)
+def _kept_runs() -> JsonObject:
+    return json.loads(Path(__file__).with_name("known.json").read_text(encoding="utf-8"))
+
+
+def known(study: str) -> JsonObject:
+    """What the kept quick run of a question found: `sd`, the spread between replicates of its main effect, and `rates`.
+
+    `effect` and `unit` are its name and unit. The rate of an arm is the geometric mean of those that its replicates
+    chose. Empty for a question without a kept run. A test holds known.json to docs/answers.
+    """
+    return _kept_runs().get(study, {})
+
+
+def _at_known_rates(study: str, arms: Sequence[Arm]) -> list[Arm]:
+    """The same arms, untuned: at the rates of the kept quick run, or at the centre of the grid."""
+    rates = known(study).get("rates", {})
+    return [
+        dataclasses.replace(arm, tune="none", lr=rates.get(arm.name, arm.lr)) if arm.tune == "own" else arm
+        for arm in arms
+    ]
+
+
+def _longer(arm: Arm, times: int) -> Arm:
+    """The same arm, trained for as many times the steps where it has its own."""
+    sizes = ((name, times * value if name == "steps" else value) for name, value in arm.sizes)
+    return dataclasses.replace(arm, sizes=tuple(sizes))
 
 
 def _read(ask: Ask, texts: Mapping[str, Text], scale: Scale, arms: Sequence[Arm]) -> tuple[str, str]:
@@ -176,3 +231,33 @@ def _read(ask: Ask, texts: Mapping[str, Text], scale: Scale, arms: Sequence[Arm]
                 steps = s["steps"] // ANSWERS if task == "masked" else s["steps"]  # by what it is asked
                 streams.check_size(made, steps=steps, batch_size=s["batch_size"], n_ctx=s["n_ctx"])
     return name, sha256
+
+
+def _slices(
+    ask: Ask, texts: Mapping[str, Text], scale: Scale, arms: Sequence[Arm], replicates: int
+) -> tuple[int, bool]:
+    """How many slices of its texts a design has, at most 16, and whether they overlap by half.
+
+    Each has to be long enough for every training on it (`_PASSES`, `_LEAST_SCORED`). They are disjoint where as many as
+    the question's own replicates fit, or else overlap by half, or else there is one. Whatever is measured on the very
+    same bytes, or counts words of the whole text, has one too.
+    """
+    if any("val_bytes" in dict(text.settings) for text in texts.values()):
+        return 1, False
+    if any(probe in OF_A_TEXT for arm in arms for probe in arm.probes):
+        return 1, False
+    fit, overlapping_fit = _MOST_SLICES, _MOST_SLICES
+    for key, text in texts.items():
+        used = [{**vars(scale), **dict(arm.sizes)} for arm in arms if arm.text == key and arm.trainer != "none"]
+        if text.stream != "text" or not used:
+            continue
+        made = ask.corpus(text)
+        needed = max(math.ceil(s["steps"] * s["batch_size"] * s["n_ctx"] / _PASSES) for s in used)
+        needed = min(needed, dict(text.settings).get("train_tokens", needed))
+        scored = math.ceil(1.5 * max(s["val_tokens"] / _LEAST_SCORED for s in used))
+        val = len(made.val) // scored
+        fit = min(fit, len(made.train) // needed, val)
+        overlapping_fit = min(overlapping_fit, 2 * len(made.train) // needed - 1, val)
+    if fit >= replicates:
+        return fit, False
+    return (overlapping_fit, True) if overlapping_fit >= replicates else (1, False)

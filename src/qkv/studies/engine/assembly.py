@@ -8,6 +8,7 @@ import torch
 
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus
+from qkv.jsontypes import JsonObject
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find
 from qkv.recipe import Parts, RunConfig, assemble
@@ -39,7 +40,9 @@ def parts_of(trial: Trial, corpus: Any) -> Parts:
     """Model, plan and optimizer of a trial, its weights those of step 0."""
     parts = assemble(config_of(trial, corpus), corpus)
     if trial.arm.task in MADE_TASKS:
-        parts = dataclasses.replace(parts, task=MADE_TASKS[trial.arm.task](**dict(trial.text.settings)))
+        settings: JsonObject = dict(trial.text.settings)
+        settings |= {} if trial.slice is None else {"tunes": trial.slice.tunes}
+        parts = dataclasses.replace(parts, task=MADE_TASKS[trial.arm.task](**settings))
     for address, table in trial.arm.tables:
         values = TABLES[table](corpus, parts.catalogue.view(address))
         with torch.no_grad():

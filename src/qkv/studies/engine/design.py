@@ -25,13 +25,15 @@ __all__ = [
     "Grid",
     "Pairs",
     "Scale",
+    "Slice",
     "Text",
     "Trial",
     "canonical",
 ]
 
-FORMAT = 1
-"""Goes up when a training of a study would come out otherwise than before; keys of runs hold it."""
+FORMAT = 2
+"""Goes up when a training of a study would come out otherwise than before; keys of runs hold it. Logs of format 1 chose
+the best of rates a factor 3 apart, and scored both roles on the same tokens of one text."""
 _TUNING_SEEDS = 1_000_000
 """Seeds of tuning runs start here, so that no training is both tuned on and reported."""
 
@@ -101,13 +103,28 @@ class Scale:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Slice:
+    """Which part of a text a training learns from, and which validation tokens it is scored on."""
+
+    index: int = 0
+    of: int = 1
+    """Equal contiguous slices of the training part, and of the validation part; 1 is all of it."""
+    overlapping: bool = False
+    """Whether each slice of the training part is twice as long as it is behind the one before."""
+    tunes: bool = False
+    """Scored on the last third of its validation tokens, by which rates are chosen, instead of the first two."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Grid:
     """Learning rates centre * ratio^k: `points` around an arm's own, then past the edge that is best, to `reach`."""
 
-    ratio: float = 3.0
+    ratio: float = 2.0
     points: int = 3
-    reach: int = 4
+    reach: int = 7
     """Largest |k| that is tried."""
+    fitted: bool = True
+    """Whether the rate is the vertex of a quadratic in log rate, or the best of those tried (as in format 1)."""
 
     def __post_init__(self) -> None:
         if self.ratio <= 1 or self.points < 3 or self.points % 2 == 0 or self.reach < self.points // 2:
@@ -116,7 +133,7 @@ class Grid:
                 " of at least 3, a factor above 1"
             )
 
-    def rate(self, centre: float, k: int) -> float:
+    def rate(self, centre: float, k: float) -> float:
         """centre * ratio^k, rounded to six digits so that it reads the same everywhere."""
         return float(f"{centre * self.ratio**k:.6g}")
 
@@ -246,15 +263,25 @@ class Trial:
     seed: int
     software: str
     """Versions that the bits depend on."""
+    slice: Slice | None = None
+    """None, as in format 1, is the whole text, scored on the first validation tokens in either role."""
+    format: int = FORMAT
 
     @property
     def key(self) -> str:
         """Of everything that decides the outcome; where the file lies does not."""
-        rest = {"lr": self.lr, "seed": self.seed, "software": self.software, "source_sha256": self.source_sha256}
+        rest: JsonObject = {
+            "lr": self.lr,
+            "seed": self.seed,
+            "software": self.software,
+            "source_sha256": self.source_sha256,
+        }
         parts = {"arm": _written(self.arm), "scale": _written(self.scale), "text": _written(self.text)}
+        if self.slice is not None:
+            rest["slice"] = dataclasses.asdict(self.slice)
         parts |= {name: canonical(value) for name, value in rest.items()}
         what = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
-        return hashlib.sha256(f"[{FORMAT},{{{what}}}]".encode()).hexdigest()[:20]
+        return hashlib.sha256(f"[{self.format},{{{what}}}]".encode()).hexdigest()[:20]
 
     def to_json(self) -> str:
         """The trial as text; `from_json` undoes it."""
@@ -265,6 +292,8 @@ class Trial:
         """A trial from `to_json`."""
         data = json.loads(text)
         arm, cut, scale = (_tuples(data.pop(name)) for name in ("arm", "text", "scale"))
+        part = data.pop("slice")
+        data["slice"] = None if part is None else Slice(**part)
         return cls(arm=Arm(**arm), text=Text(**cut), scale=Scale(**scale), **data)
 
 
@@ -293,6 +322,10 @@ class Design:
     """The first is primary: its verdict is the study's."""
     replicates: int
     software: str
+    slices: int = 1
+    """Of the text: replicate r trains and is scored on slice (r - 1) mod `slices`; 1 is one text for all."""
+    overlapping: bool = False
+    format: int = FORMAT
 
     def __post_init__(self) -> None:
         if self.replicates < 2:
@@ -378,27 +411,54 @@ class Design:
     @property
     def protocol(self) -> str:
         """Hash of everything but the number of replicates."""
-        return _digest([FORMAT, {k: v for k, v in self.as_dict().items() if k != "replicates"}])
+        return _digest([self.format, {k: v for k, v in self.as_dict().items() if k != "replicates"}])
 
     @property
     def hash(self) -> str:
         """Hash of the whole design."""
-        return _digest([FORMAT, self.as_dict()])
+        return _digest([self.format, self.as_dict()])
 
-    def trial(self, arm: Arm, replicate: int, k: int, *, source: str, report: bool) -> Trial:
+    @property
+    def over(self) -> str:
+        """What differs between replicates, and so what an interval is about."""
+        texts = dict(self.texts)
+        if not any(texts[self.arm(name).text].stream == "text" for name in self.primary.arms):
+            return "over seeds"
+        n = min(self.slices, self.replicates)
+        half = "half-overlapping " if self.overlapping else ""
+        return "over seeds on one text" if n == 1 else f"over seeds and {n} {half}slices of the text"
+
+    def slice(self, text: Text, replicate: int, *, tunes: bool) -> Slice | None:
+        """What a replicate learns from and is scored on; arms of a replicate share it."""
+        if self.format == 1:
+            return None
+        if self.slices == 1 or text.stream != "text":
+            return Slice(tunes=tunes)
+        index = (replicate - 1) % self.slices
+        return Slice(index=index, of=self.slices, overlapping=self.overlapping, tunes=tunes)
+
+    def scored(self, text: Text) -> tuple[Slice | None, ...]:
+        """Every part of a text that is reported on, once."""
+        of = range(1, self.replicates + 1)
+        return tuple(dict.fromkeys(self.slice(text, replicate, tunes=False) for replicate in of))
+
+    def trial(self, arm: Arm, replicate: int, k: float, *, source: str, report: bool) -> Trial:
         """The training of an arm in a replicate at grid point k: to tune by, or to report.
 
-        Arms of one replicate share seeds, so they share batches and the start of every address they have in common.
+        Arms of one replicate share seeds and slices, so they share batches and the start of every address they have in
+        common.
         """
-        seed = replicate if report else _TUNING_SEEDS + replicate
+        text, seed = dict(self.texts)[arm.text], replicate if report else _TUNING_SEEDS + replicate
         probes = arm.probes if report else ()
         return Trial(
             arm=dataclasses.replace(arm, probes=probes),
-            text=dict(self.texts)[arm.text],
+            text=text,
             scale=dataclasses.replace(self.scale, **dict(arm.sizes)),
             source=source,
             source_sha256=self.source_sha256,
             lr=self.grid.rate(arm.lr, k),
             seed=seed,
             software=self.software,
+            slice=self.slice(text, replicate, tunes=not report),
+            format=self.format,
         )

@@ -45,12 +45,20 @@ class Estimate:
     workers: int
     slowest: float
     """Seconds of the longest single training."""
+    steps: int
+    """Of the design that was timed."""
 
     def minutes(self, replicates: int, arms: Collection[str] | None = None) -> float:
         """Wall time of that many replicates, of some arms or of all."""
         chosen = self.seconds_per_replicate if arms is None else arms
         total = sum(self.seconds_per_replicate[arm] for arm in chosen) * replicates * _AROUND / self.workers
         return (total + (_WORKER_SECONDS if self.workers > 1 else 0.0)) / 60
+
+    def of_steps(self, steps: int) -> "Estimate":
+        """Of the same design with another number of steps; a little too much where there are more."""
+        times = steps / self.steps
+        seconds = {arm: times * each for arm, each in self.seconds_per_replicate.items()}
+        return dataclasses.replace(self, seconds_per_replicate=seconds, slowest=times * self.slowest, steps=steps)
 
     def fitting(self, minutes: float, most: int) -> int:
         """For how many replicates the arms of the main question fit into so many minutes, at most `most`."""
@@ -134,7 +142,11 @@ def estimate(
 
 def _estimate(design: Design, found: Mapping[str, float], measured: Mapping[str, float], workers: int) -> Estimate:
     return Estimate(
-        seconds_per_replicate=dict(found), primary=design.main_arms, workers=workers, slowest=max(measured.values())
+        seconds_per_replicate=dict(found),
+        primary=design.main_arms,
+        workers=workers,
+        slowest=max(measured.values()),
+        steps=design.scale.steps,
     )
 
 

@@ -5,12 +5,14 @@ batches); and a Markov source of another entropy (a planted effect). Every arm's
 replicate by the same code that tunes every study, so whatever tuning does to verdicts is in the rates.
 """
 
+import math
 from pathlib import Path
 
 import numpy as np
 
 from qkv.studies.engine.design import Arm, Design, Grid, Text, Trial
 from qkv.studies.engine.tuning import pending, report_key
+from qkv.studies.synthetic import streams
 from qkv.studies.vocabulary import cost
 
 __all__ = ["inner_design", "inner_study"]
@@ -38,7 +40,7 @@ def inner_design(trial: Trial) -> Design:
         source_sha256="made",
         texts=texts,
         scale=trial.scale,
-        grid=Grid(ratio=3.0, points=3, reach=3),
+        grid=Grid(reach=5),
         arms=(_BASE, _REDRAWN, _PLANTED),
         contrasts=(cost("null", "", "redrawn", "base", 0.02), cost("effect", "", "planted", "base", 0.02)),
         replicates=trial.seed * s["studies"] * s["replicates"],
@@ -57,14 +59,15 @@ def inner_study(trial: Trial, cache: Path | None) -> dict[str, float]:
     settings = dict(trial.text.settings)
     design, n = inner_design(trial), settings["studies"] * settings["replicates"]
     replicates = range((trial.seed - 1) * n + 1, trial.seed * n + 1)
-    losses: dict[str, float] = {}
+    losses: dict[str, float] = {}  # inf where one diverged, which counts as blind guessing where it is reported
     left = set(replicates)
     while jobs := {r: list(pending(design, "", losses.get, only=r)) for r in left}:
         due = [job.trial for r in sorted(jobs) for job in jobs[r]]
         losses |= zip([each.key for each in due], losses_of(due, cache), strict=True)
         left = {r for r in left if jobs[r]}
+    blind = math.log(streams.corpus(design.texts[0][1], "", 0, cache).tokenizer.d_vocab)
     found = {
-        arm.name: np.array([losses[report_key(design, arm, r, "", losses.get) or ""] for r in replicates])
+        arm.name: np.minimum([losses[report_key(design, arm, r, "", losses.get) or ""] for r in replicates], blind)
         for arm in design.arms
     }
     differences = {"null": found["redrawn"] - found["base"], "effect": found["planted"] - found["base"]}

@@ -17,21 +17,24 @@ from qkv.errors import ConfigError, Interrupted
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import baselines_of
 from qkv.studies.engine.cluster import Cluster, is_cluster
-from qkv.studies.engine.design import OF_TRAININGS, Design
+from qkv.studies.engine.design import Design
 from qkv.studies.engine.estimate import Estimate, estimate
-from qkv.studies.engine.store import StudyFolder, folder_of, folders_beside, full_answer, read_rows, unlike
-from qkv.studies.engine.tuning import Job, every_key, expected_runs, pending
+from qkv.studies.engine.store import StudyFolder, folder_of, folders_beside, full_answer, loss_of, read_rows, unlike
+from qkv.studies.engine.tuning import Job, expected_runs, known_keys, pending
 from qkv.studies.engine.workers import Workers, places
 from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
 from qkv.studies.questions import find
+from qkv.studies.quick import as_begun, first_words, power_words, sized
 from qkv.studies.verdict.judging import findings
-from qkv.studies.verdict.power import detectable
 from qkv.studies.verdict.sentences import verdict_file
 from qkv.studies.verdict.statistics import scipy
 from qkv.training.session import StopSignals
 from qkv.words import many, plural
 
 __all__ = ["Made", "Told", "run_study"]
+
+_LAST_SECONDS = 5.0
+"""Of a budget, to judge and to write what was found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,41 +91,52 @@ def run_study(
     is_cluster(on)  # a place that there is none of is said before anything is read
     source = whole_source(source)
     ask = Ask(source=source, seeds=seeds, quick=quick, margin=margin, cache=cache)
-    design = question.design(ask)
-    told.say(f"{question.name}: {question.asks}")
     budget = (QUICK_MINUTES if quick else FULL_MINUTES) if minutes is None else minutes
+    told.say(first_words(question, ask, budget))
+    again = as_begun(question.design, ask, within) if quick else None
+    design = question.design(again or ask)
     with places(on, workers, cache) as (size, make):
-        keys, begun = _earlier_trainings(design, source, within)
+        begun = again is not None or _earlier_trainings(design, source, within)[1]
 
         def spent() -> float:
             return (time.monotonic() - started) / 60
 
         def enough(main: Estimate) -> None:
+            nonlocal design
             if not begun:
-                main.check(design, budget, spent())
+                if quick and design.primary.tries == 1:
+                    design = question.design(sized(question.design, ask, design, main, budget - spent()))
+                longer = main.of_steps(design.scale.steps)
+                longer.check(design, budget, spent())
+                told.say(_main_words(design, longer, budget))
 
-        expected = estimate(design, source, cache, size, enough)
+        expected = estimate(design, source, cache, size, enough).of_steps(design.scale.steps)
+        keys, _ = _earlier_trainings(design, source, within)
         for other in folders_beside(design, within):
             if why := unlike(design, other):
                 told.say(f"No training in {other} can be used: {why}.")
         told.say(_plan(design, expected, budget) + ("" if is_cluster(on) else _few_threads(size)))
         if not begun:
-            told.say(f"{expected.reach(design, budget, spent())}{_power(design)}")
+            told.say(expected.reach(design, budget, spent()))
         with StudyFolder.begin(design, within) as folder:
             folder.adopt(design, keys)
             told.say(f"The design stands in {folder.path}.")
-            baselines = baselines_of(design, lambda text: ask.corpus(text, design.scale.val_tokens))
+            baselines = baselines_of(
+                design,
+                lambda text: [ask.corpus(text, design.scale.val_tokens, part) for part in design.scored(text)],
+            )
             with contextlib.closing(make(_expected(design))) as pool:
-                _train(design, source, folder, pool, started + 60 * budget - expected.slowest, told)
+                _train(design, source, folder, pool, started + 60 * budget - expected.slowest - _LAST_SECONDS, told)
             return _conclude(question, design, ask, folder, budget, baselines)
 
 
 def _earlier_trainings(design: Design, source: str, within: Path) -> tuple[frozenset[str], bool]:
     """Keys of trainings that may be taken over from folders beside, and whether any training counts already."""
     beside = folders_beside(design, within)
-    keys = every_key(design, source) if beside else frozenset()
-    own = any("arm" in row for row in read_rows(folder_of(design, within)))
-    return keys, own or any(row["key"] in keys for folder in beside for row in read_rows(folder))
+    own, *others = ({row["key"]: row for row in read_rows(path)} for path in (folder_of(design, within), *beside))
+    there = {key: row for rows in (*others, own) for key, row in rows.items() if "arm" in row}
+    keys = known_keys(design, source, lambda key: loss_of(there.get(key))) if others else frozenset()
+    return keys, bool(keys) or any("arm" in row for row in own.values())
 
 
 def _plan(design: Design, expected: Estimate, budget: float) -> str:
@@ -134,14 +148,20 @@ def _plan(design: Design, expected: Estimate, budget: float) -> str:
     )
 
 
-def _power(design: Design) -> str:
-    """How large the main effect has to be for so many replicates to find it, in words; for rates it is not known."""
-    if design.primary.tries > 1 or design.primary.unit == OF_TRAININGS:
-        return ""
-    return (
-        f" With {design.replicates} replicates it finds a main effect four times in five if that is"
-        f" {detectable(1.0, design.replicates):.1f} times the standard deviation between replicates."
-    )
+def _main_words(design: Design, main: Estimate, budget: float) -> str:
+    """What the main question will have, and how small an effect it can see, before anything is trained."""
+    arms, text = [name for name in main.primary if name in design.primary.arms], dict(design.texts)
+    words = [
+        power_words(design, budget),
+        f"Its main question takes {design.replicates} replicates of {' and '.join(arms)}, {design.scale.steps:,} steps"
+        f" each, about {main.minutes(design.replicates, main.primary):.1f} minutes.",
+    ]
+    if design.slices == 1 and any(text[design.arm(name).text].stream == "text" for name in arms):
+        words.append(
+            "Replicates share the text, which is too short for a slice each or is measured whole: the interval is over"
+            " seeds on one text."
+        )
+    return " ".join(filter(None, words))
 
 
 def _few_threads(workers: int) -> str:

@@ -45,14 +45,17 @@ _VAL_WINDOWS = 16
 def losses_of(trials: Sequence[Trial], cache: Path | None) -> list[float]:
     """The validation loss of each of these trainings at its last step, nats per token, as `run_trial` would give it.
 
-    Trials may differ in text, seed, learning rate and changes of the start, and in nothing else. One that diverged
-    counts as ln(d_vocab).
+    Trials may differ in text, seed, learning rate and changes of the start, and in nothing else. inf of one that
+    diverged.
     """
-    found: list[float] = []
+    found: dict[int, float] = {}
     with MACHINE.active():
-        for first in range(0, len(trials), _SIZES[-1]):
-            found += _one_stack(trials[first : first + _SIZES[-1]], cache)
-    return found
+        for part in dict.fromkeys(trial.slice for trial in trials):  # those of a stack are scored on as many tokens
+            alike = [i for i, trial in enumerate(trials) if trial.slice == part]
+            for first in range(0, len(alike), _SIZES[-1]):
+                chosen = alike[first : first + _SIZES[-1]]
+                found |= zip(chosen, _one_stack([trials[i] for i in chosen], cache), strict=True)
+    return [found[i] for i in range(len(trials))]
 
 
 def _one_stack(trials: Sequence[Trial], cache: Path | None) -> list[float]:
@@ -63,9 +66,7 @@ def _one_stack(trials: Sequence[Trial], cache: Path | None) -> list[float]:
     weights = torch.stack([_flat(part.model) for part in parts])
     rates = torch.tensor([trial.lr for trial in filled])[:, None]
     weights = _train(weights, rates, _windows(filled, parts), training, model)
-    worst = math.log(model.sizes.d_vocab)
-    losses = [loss if math.isfinite(loss) else worst for loss in _scores(weights, parts, model)]
-    return losses[: len(trials)]
+    return [loss if math.isfinite(loss) else math.inf for loss in _scores(weights, parts, model)][: len(trials)]
 
 
 def _parts(trials: Sequence[Trial], cache: Path | None) -> list[Parts]:
@@ -75,7 +76,7 @@ def _parts(trials: Sequence[Trial], cache: Path | None) -> list[Parts]:
 
 @lru_cache(maxsize=1024)
 def _built(trial: Trial, cache: Path | None) -> Parts:
-    parts = parts_of(trial, streams.corpus(trial.text, trial.source, trial.scale.val_tokens, cache))
+    parts = parts_of(trial, streams.corpus(trial.text, trial.source, trial.scale.val_tokens, cache, trial.slice))
     _check(trial, parts)
     return parts
 

@@ -13,6 +13,7 @@ at a time; the lock dies with it.
 
 import glob
 import json
+import math
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine import archive
 from qkv.studies.engine.design import Design, canonical
 
-__all__ = ["StudyFolder", "folder_of", "folders_beside", "full_answer", "read_rows", "unlike"]
+__all__ = ["StudyFolder", "folder_of", "folders_beside", "full_answer", "loss_of", "read_rows", "unlike"]
 
 _RUNS, _VERDICT = "runs.jsonl", "verdict.json"
 _FROM = "from "
@@ -86,6 +87,11 @@ def unlike(design: Design, folder: Path) -> str:
         if made["software"] != design.software:
             return f"it was made by {made['software']}, and this is {design.software}"
     return ""
+
+
+def loss_of(row: JsonMapping | None) -> float | None:
+    """The loss of a row by which rates are chosen: inf where it diverged, None where it is missing."""
+    return None if row is None else math.inf if row["diverged"] else float(row["loss"])
 
 
 def _margins(folder: Path, contrast: str) -> list[float]:
@@ -197,9 +203,8 @@ class StudyFolder(RunFolder):
         self.rows[row["key"]] = dict(row)
 
     def loss(self, key: str) -> float | None:
-        """The loss of a run at its last step, None where it was not made."""
-        row = self.rows.get(key)
-        return None if row is None else float(row["loss"])
+        """The loss of a run at its last step, inf where it diverged, None where it was not made."""
+        return loss_of(self.rows.get(key))
 
     @property
     def trainings(self) -> list[JsonObject]:

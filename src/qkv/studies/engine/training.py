@@ -65,7 +65,7 @@ def run_trial(trial: Trial, cache: Path | None) -> JsonObject:
     Raises UserError for a trial that does not fit its text or model.
     """
     began = time.perf_counter()
-    corpus: Any = streams.corpus(trial.text, trial.source, trial.scale.val_tokens, cache)
+    corpus: Any = streams.corpus(trial.text, trial.source, trial.scale.val_tokens, cache, trial.slice)
     known = {corpus.sha256, joined_hash(corpus.sha256, "split 2")}  # a table read for its labels is split by its rows
     if trial.text.stream in ("text", "labelled") and trial.source_sha256 not in known:
         raise SourceError(

@@ -1,23 +1,29 @@
 """Which training comes next: a pure function of the design and of the runs that are there.
 
-The unit of replication is (tune, report): in every replicate each arm looks for its own learning rate on a seed that
-serves for nothing else, and is then reported at that rate on the replicate's seed. So where replicates choose different
-rates, that is in the spread between them. How far the grid point that most of them choose lies from the best rate is
-not: it is the same error in each, and no interval shows it.
+The unit of replication is (tune, report): in every replicate each arm looks for its own learning rate on a seed and on
+validation tokens that serve for nothing else, and is then reported at that rate on the replicate's seed and on other
+tokens. The rate is the vertex of a quadratic in log rate around the best one tried, so it may lie anywhere, and its
+error differs between replicates: it is in the spread between them.
 
 The optimum should lie inside the grid: where the best rate is at an edge the grid grows past it, to `Grid.reach` steps
 from its centre and no further. A rate that is best at the last edge is taken, and counted as such (`Choice.interior`).
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from qkv.studies.engine.design import Arm, Design, Grid, Trial
 
-__all__ = ["Choice", "Job", "choice", "every_key", "fewest_runs", "next_point", "pending", "report_key"]
+__all__ = ["Choice", "Job", "choice", "fewest_runs", "known_keys", "next_point", "pending", "report_key", "vertex"]
 
 Losses = Callable[[str], float | None]
-"""Key of a run -> its loss at the last step in nats, None where it is not there yet."""
+"""Key of a run -> its loss at the last step in nats; inf where it diverged, None where it is not there yet."""
+_AROUND, _CLIP = 2, 0.5
+"""Steps of the grid on each side of the best rate that the quadratic is fitted to, and how far its vertex may lie from
+it: beyond half a step it would be nearer to a rate that was tried and found worse."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +34,16 @@ class Job:
     replicate: int
     role: str
     """tune or report"""
-    k: int
-    """Grid point of its learning rate."""
+    k: float
+    """Its learning rate in steps of the grid from the centre."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """A learning rate that was chosen."""
 
-    k: int
+    k: float
+    """In steps of the grid from the centre."""
     rate: float
     interior: bool
     """Whether worse rates lie on both sides of it."""
@@ -64,6 +71,21 @@ def _best(losses: Mapping[int, float]) -> int:
     return min(losses, key=lambda k: (losses[k], k))
 
 
+def vertex(losses: Mapping[int, float]) -> float:
+    """The rate of the least loss, in steps of the grid, by a quadratic fitted to the tried rates around the best one.
+
+    The best one itself where it has no finite neighbor on either side, or where the quadratic is not convex.
+    """
+    best = _best(losses)
+    if not all(math.isfinite(losses.get(k, math.inf)) for k in (best - 1, best, best + 1)):
+        return float(best)
+    near = [k for k in losses if abs(k - best) <= _AROUND and math.isfinite(losses[k])]
+    curve, slope, _ = np.polyfit([k - best for k in near], [losses[k] for k in near], 2)
+    if curve <= 0:
+        return float(best)
+    return best + round(float(np.clip(-slope / (2 * curve), -_CLIP, _CLIP)), 3)
+
+
 def _tuned(design: Design, arm: Arm, replicate: int, source: str, losses: Losses) -> dict[int, float]:
     """Grid point -> loss, for every tuning run of an arm in a replicate that is there."""
     found = {}
@@ -86,22 +108,19 @@ def choice(design: Design, arm: Arm, replicate: int, source: str, losses: Losses
         return None
     best = _best(tried)
     worse = [tried[k] > tried[best] for k in (best - 1, best + 1) if k in tried]
-    return Choice(k=best, rate=design.grid.rate(arm.lr, best), interior=len(worse) == 2 and all(worse))
+    k = vertex(tried) if design.grid.fitted else float(best)
+    return Choice(k=k, rate=design.grid.rate(arm.lr, k), interior=len(worse) == 2 and all(worse))
 
 
-def every_key(design: Design, source: str) -> frozenset[str]:
-    """The key of every training that the design could come to ask for, at whatever rate."""
-    ks = range(-design.grid.reach, design.grid.reach + 1)
-    return frozenset(
-        key
-        for arm in design.arms
-        for replicate in range(1, design.replicates + 1)
-        for k in ks
-        for key in (
-            design.trial(arm, replicate, k, source=source, report=False).key,
-            _report(design, arm, replicate, k, source).key,
-        )
-    )
+def known_keys(design: Design, source: str, losses: Losses) -> frozenset[str]:
+    """The key of every training among those of `losses` that the design asks for: all it tunes by, and its reports."""
+    found = set()
+    for arm in design.arms:
+        for replicate in range(1, design.replicates + 1):
+            for k in range(-design.grid.reach, design.grid.reach + 1):
+                found.add(design.trial(arm, replicate, k, source=source, report=False).key)
+            found.add(report_key(design, arm, replicate, source, losses) or "")
+    return frozenset(key for key in found if key and losses(key) is not None)
 
 
 def report_key(design: Design, arm: Arm, replicate: int, source: str, losses: Losses) -> str | None:
@@ -112,7 +131,7 @@ def report_key(design: Design, arm: Arm, replicate: int, source: str, losses: Lo
     return _report(design, arm, replicate, chosen.k, source).key
 
 
-def _report(design: Design, arm: Arm, replicate: int, k: int, source: str) -> Trial:
+def _report(design: Design, arm: Arm, replicate: int, k: float, source: str) -> Trial:
     """Where a rate is taken over, the point counts from the centre of the arm it comes from."""
     if arm.tune not in ("own", "none"):
         centre = design.arm(arm.tune).lr
@@ -160,5 +179,5 @@ def fewest_runs(design: Design, arm: Arm) -> int:
 
 
 def expected_runs(design: Design, arm: Arm) -> float:
-    """The same with what growing the grid took in practice: half a run more for every tuned arm."""
-    return fewest_runs(design, arm) + (0.5 if arm.tune == "own" else 0.0)
+    """The same with what growing the grid takes: by the rates of the kept runs, one run more for every tuned arm."""
+    return fewest_runs(design, arm) + float(arm.tune == "own")

@@ -227,7 +227,7 @@ def _counted(ask: Ask, design: Design) -> str:
 def _not_equal(ask: Ask, design: Design) -> str:
     """Parameters, nearly all that differ in W_E and W_U, and bytes in a window, by tokenizer, most parameters last."""
     rows = []
-    for one in {one.text: one for one in design.arms if one.tune == "own"}.values():
+    for one in {one.text: one for one in design.arms if one.trainer == "loop"}.values():
         trial = design.trial(one, 1, 0, source=ask.source, report=True)
         made = ask.corpus(trial.text, design.scale.val_tokens)
         n = n_parameters(config_of(trial, made).model)

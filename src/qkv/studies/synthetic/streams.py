@@ -17,14 +17,14 @@ import numpy as np
 
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, load_corpus, measured_on
-from qkv.data.examples import Examples, load_examples
+from qkv.data.examples import Examples, Labelled, load_examples
 from qkv.data.images import Images, ImageSet, holds_images, load_images
 from qkv.data.sources.source import files_below
 from qkv.data.vectors import holds_vectors
 from qkv.errors import MissingExtra, SourceError
 from qkv.installing import install
 from qkv.randomness import generator
-from qkv.studies.engine.design import Text
+from qkv.studies.engine.design import Slice, Text
 from qkv.tasks import Data
 from qkv.tokenizers.tokenizer import Tokenizer, fit_tokenizer
 from qkv.tokenizers.tokens import Tokens, id_type
@@ -39,6 +39,7 @@ __all__ = [
     "markov_entropy",
     "markov_matrix",
     "pair_words",
+    "training_span",
     "without_labels",
     "word",
 ]
@@ -46,12 +47,13 @@ __all__ = [
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def corpus(text: Text, source: str, val_tokens: int, cache: Path | None) -> Any:
+def corpus(text: Text, source: str, val_tokens: int, cache: Path | None, part: Slice | None = None) -> Any:
     """What an arm trains on, of a corpus its validation part cut to `val_tokens` (0: all of it).
 
-    Raises SourceError or ConfigError for a text that cannot be read or cut as asked.
+    With a `part`, that slice of both parts alone: the first two thirds of its validation part are reported on, the last
+    third tunes. Raises SourceError or ConfigError for a text that cannot be read or cut as asked.
     """
-    return _corpus(text, source, val_tokens, cache, _stamp(source))
+    return _corpus(text, source, val_tokens, cache, _stamp(source), part)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,33 +88,82 @@ def _stamp(source: str) -> tuple[tuple[str, int, int], ...]:
     return tuple((str(file), facts.st_mtime_ns, facts.st_size) for file in files for facts in [file.stat()])
 
 
+Stamp = tuple[object, ...]
+
+
 @lru_cache(maxsize=8)
-def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp: tuple[object, ...]) -> Any:
-    """The same, remembered for as long as no file changes."""
-    made = STREAMS[text.stream](text, source, cache)
-    if not (val_tokens and isinstance(made, Corpus)) or len(made.val) <= val_tokens:
-        return made
-    charge = None if made.charge_nats is None else val_tokens / len(made.val) * made.charge_nats
-    return dataclasses.replace(made, val=_first(made.val, val_tokens), charge_nats=charge)
+def _whole(text: Text, source: str, cache: Path | None, stamp: Stamp) -> Corpus | Examples | Images:
+    """All of it, remembered for as long as no file changes."""
+    return STREAMS[text.stream](text, source, cache)
 
 
-def _first(tokens: Tokens, n: int) -> Tokens:
-    """The first n of more tokens, whose documents stay apart."""
-    offsets = np.append(tokens.offsets[tokens.offsets < n], n)
-    return Tokens(ids=tokens.ids[:n], offsets=offsets, n_bytes=round(n / len(tokens) * tokens.n_bytes))
+@lru_cache(maxsize=64)
+def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp: Stamp, part: Slice | None) -> Any:
+    """A part of it; its tokens are views of those of the whole."""
+    made, settings = _whole(text, source, cache, stamp), dict(text.settings)
+    if not isinstance(made, Corpus):
+        return made if part is None else _third(made, part.tunes)
+    train, whole = made.train, made.val
+    if part is not None and part.of > 1:
+        train, whole = _span(train, *training_span(len(train), part)), _span(whole, *_equal(len(whole), part))
+    if text.stream == "text" and "train_tokens" in settings:
+        train = _span(train, 0, min(len(train), settings["train_tokens"]))
+    if text.stream == "text" and "val_bytes" in settings:
+        n_bytes = settings["val_bytes"] if part is None else min(settings["val_bytes"], 2 * whole.n_bytes // 3)
+        measured = measured_on(made, n_bytes)
+        reported, made = len(measured.val), measured if part is None or not part.tunes else made
+        val = _span(whole, reported, len(whole)) if part is not None and part.tunes else measured.val
+    elif part is None:
+        val = whole
+    else:
+        reported = 2 * len(whole) // 3
+        val = _span(whole, *((reported, len(whole)) if part.tunes else (0, reported)))
+    if val_tokens and len(val) > val_tokens:
+        val = _span(val, 0, val_tokens)
+    charge = None if made.charge_nats is None else len(val) / len(made.val) * made.charge_nats
+    return dataclasses.replace(made, train=train, val=val, charge_nats=charge)
+
+
+def training_span(n: int, part: Slice) -> tuple[int, int]:
+    """Where a slice of n training tokens begins and ends; half of an overlapping one is in the next."""
+    if not part.overlapping:
+        return _equal(n, part)
+    return part.index * n // (part.of + 1), (part.index + 2) * n // (part.of + 1)
+
+
+def _equal(n: int, part: Slice) -> tuple[int, int]:
+    return part.index * n // part.of, (part.index + 1) * n // part.of
+
+
+def _span(tokens: Tokens, start: int, end: int) -> Tokens:
+    """Some contiguous tokens of more, whose documents stay apart."""
+    if (start, end) == (0, len(tokens)):
+        return tokens
+    inside = tokens.offsets[(tokens.offsets > start) & (tokens.offsets < end)] - start
+    offsets, share = np.concatenate([[0], inside, [end - start]]), (end - start) / len(tokens)
+    return Tokens(ids=tokens.ids[start:end], offsets=offsets, n_bytes=round(share * tokens.n_bytes))
+
+
+def _third(made: Examples | Images, tunes: bool) -> Examples | Images:
+    """The same, measured on every third of what is held out, or on the others."""
+    chosen = np.flatnonzero((np.arange(len(made.val)) % 3 == 2) == tunes)
+    if isinstance(made, Images):
+        return dataclasses.replace(made, val=ImageSet(pixels=made.val.pixels[chosen], labels=made.val.labels[chosen]))
+    tokens, lengths = made.val.tokens, made.val.lengths[chosen]
+    ids = np.concatenate([tokens.document(i) for i in chosen.tolist()])
+    share = len(ids) / len(tokens)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    val = Labelled(
+        tokens=Tokens(ids=ids, offsets=offsets, n_bytes=round(share * tokens.n_bytes)),
+        classes=made.val.classes[chosen],
+        texts=[made.val.texts[i] for i in chosen],
+    )
+    return dataclasses.replace(made, val=val)
 
 
 def _own_text(text: Text, source: str, cache: Path | None) -> Corpus:
     config = DataConfig(source=given(source).text, tokenizer=text.tokenizer, vocab=text.vocab)
-    made, settings = load_corpus(config, cache=cache, task_specials=True), dict(text.settings)
-    if "val_bytes" in settings:
-        made = measured_on(made, settings["val_bytes"])
-    return _trained_on(made, settings["train_tokens"]) if "train_tokens" in settings else made
-
-
-def _trained_on(made: Corpus, n: int) -> Corpus:
-    """The same corpus with the first `n` training tokens alone; its vocabulary stays that of the whole text."""
-    return made if len(made.train) <= n else dataclasses.replace(made, train=_first(made.train, n))
+    return load_corpus(config, cache=cache, task_specials=True)
 
 
 def _labelled(text: Text, source: str, cache: Path | None) -> Examples:
@@ -126,7 +177,7 @@ def _labelled(text: Text, source: str, cache: Path | None) -> Examples:
     return load_examples(config, cache=cache, task_specials=dict(text.settings).get("specials", False))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
 def without_labels(made: Examples) -> Corpus:
     """The same texts, in the same parts and tokens, for tasks that read no labels."""
 
@@ -270,10 +321,9 @@ def halves(made: Data) -> tuple[Corpus, Corpus]:
     """
     if not isinstance(made, Corpus):
         raise SourceError(f"{made.name!r} is no plain text, and only a text is cut into halves; give one")
-    tokens, half = made.train, len(made.train) // 2
-    cuts = [offset - half for offset in tokens.offsets if offset > half]
-    second = Tokens(ids=tokens.ids[half:], offsets=np.array([0, *cuts]), n_bytes=tokens.n_bytes - tokens.n_bytes // 2)
-    return dataclasses.replace(made, train=_first(tokens, half)), dataclasses.replace(made, train=second)
+    half, end = len(made.train) // 2, len(made.train)
+    first, second = _span(made.train, 0, half), _span(made.train, half, end)
+    return dataclasses.replace(made, train=first), dataclasses.replace(made, train=second)
 
 
 # pairs of words in a 2 x 2: do they occur together, do they share contexts?

@@ -29,6 +29,8 @@ class _Made(Causal):
 
     n_validation: ClassVar[int]
     """Windows of the validation set."""
+    tunes: bool = False
+    """Scored on windows of their own, by which learning rates are chosen."""
 
     def train_batch(
         self,
@@ -44,9 +46,10 @@ class _Made(Causal):
 
     def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """The same `n_validation` windows for every run."""
+        what = "tuning" if self.tunes else "validation"
         for first in range(0, self.n_validation, batch_size):
             numbers = range(first, min(first + batch_size, self.n_validation))
-            streams = [generator(self.name, "validation", number) for number in numbers]
+            streams = [generator(self.name, what, number) for number in numbers]
             yield self._batch(corpus, sizes, streams)
 
     @abstractmethod
@@ -139,6 +142,9 @@ class Modular(Causal):
     name: str = "modular"
     modulus: int
     """How many numbers there are."""
+    tunes: bool | None = None
+    """Scored on every third of the pairs that are held out, by which learning rates are chosen, or on the others; None
+    is all of them."""
 
     def pairs(self, *, held_out: bool) -> np.ndarray:
         """a * modulus + b of every pair that is held out, or is not: int64, the same for every run."""
@@ -159,12 +165,17 @@ class Modular(Causal):
         return self._batch(corpus, chosen)
 
     def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
-        """Every pair that is held out."""
-        yield from self.all_batches(corpus, batch_size, held_out=True)
+        """Every pair that is held out, of those that it is scored on."""
+        pairs = self.pairs(held_out=True)
+        if self.tunes is not None:
+            pairs = pairs[(np.arange(len(pairs)) % 3 == 2) == self.tunes]
+        yield from self._in_batches(corpus, pairs, batch_size)
 
     def all_batches(self, corpus: "Corpus", batch_size: int, *, held_out: bool) -> Iterator[Batch]:
         """Every pair that is held out, or is not, once."""
-        pairs = self.pairs(held_out=held_out)
+        yield from self._in_batches(corpus, self.pairs(held_out=held_out), batch_size)
+
+    def _in_batches(self, corpus: "Corpus", pairs: np.ndarray, batch_size: int) -> Iterator[Batch]:
         for first in range(0, len(pairs), batch_size):
             yield self._batch(corpus, pairs[first : first + batch_size])
 

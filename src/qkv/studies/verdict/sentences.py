@@ -75,6 +75,7 @@ def verdict_file(
         "earlier_designs": list(findings.earlier),
         "setting": setting_words(design, read or [design.primary]),
         "replicates": design.replicates,
+        "over": design.over,
         **_of_design(design),
     }
     return made | _follows(question, findings.effects, made)
@@ -101,7 +102,7 @@ def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -
     first, unit = effects[0], effects[0].contrast.unit
     r, rows = first.result, [effect_row(effect) for effect in effects]
     guessing = _worse_than_guessing(effects, made)
-    of = f"{made['setting']}; {_replicates(first, made['replicates'])}."
+    of = f"{made['setting']}; {_replicates(first, made)}."
     return {
         "asks": question.asks,
         "verdict": r.verdict,
@@ -199,6 +200,8 @@ def _of_design(design: Design) -> JsonObject:
         "software": design.software,
         "source": {"name": design.source_name, "sha256": design.source_sha256}
         | ({"labelled": True} if design.has_labels else {})
+        | ({"untuned": True} if design.quick else {})
+        | ({"slices": [design.slices, design.overlapping]} if design.slices > 1 else {})
         | ({"images": list(design.images)} if design.images else {})
         | ({"vectors": design.vectors} if design.vectors else {}),
     }
@@ -322,10 +325,11 @@ def _is_share(unit: str) -> bool:
     return unit.startswith("of ") and not unit.endswith("norm")
 
 
-def _replicates(first: Effect, planned: int) -> str:
-    """How many there are of how many were planned."""
+def _replicates(first: Effect, made: JsonMapping) -> str:
+    """How many there are of how many were planned, and what differs between them."""
     tries = first.contrast.tries
-    return f"{first.result.n:,} of {planned * tries:,} {'paired replicates' if tries == 1 else 'small studies'}"
+    kind = f"paired replicates {made['over']}" if tries == 1 else "small studies"
+    return f"{first.result.n:,} of {made['replicates'] * tries:,} {kind}"
 
 
 def _unresolved(first: Effect) -> str:

@@ -49,10 +49,11 @@ def setting_words(design: Design, contrasts: Iterable[Contrast]) -> str:
     sizes = [dataclasses.replace(design.scale, **dict(arm.sizes)) for arm in arms]
     tokens = sorted({each.steps * each.batch_size * each.n_ctx for each in sizes})
     optimizers = " and ".join(dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms))
-    tuned = ", learning rates tuned" * any(arm.tune != "none" for arm in arms)
+    trained = [arm for arm in arms if arm.trainer not in ("none", "inner study")]
+    tuned = ", learning rates tuned" if any(arm.tune != "none" for arm in arms) else ", at fixed learning rates"
     return (
         f"On {_texts(design, arms)}{_tasks(arms)}; textbook layout{some}, {_sizes(design.scale, arms)}"
-        f" ({_tokens(tokens)} tokens), initialization {_starts(arms)}; {optimizers}{tuned}"
+        f" ({_tokens(tokens)} tokens), initialization {_starts(arms)}; {optimizers}{tuned * bool(trained)}"
     )
 
 
