@@ -185,12 +185,12 @@ QUESTION = Question(
     claim=Claim(
         unresolved=(
             "Whether studies keep the promised 5 % of false positives is not settled by so few little studies: rate"
-            " less 5 %"
+            " minus 5 %"
         ),
         equivalent="Studies find effects where there are none as seldom as promised: {ends}",
         above="Studies find effects where there are none more often than promised{small}: {ends}",
         below="Studies find effects where there are none more rarely than promised{small}: {ends}",
-        ends="rate less the promised 5 %",
+        ends="rate minus the promised 5 %",
         small=", though by less than would matter",
     ),
     derive=derive,
