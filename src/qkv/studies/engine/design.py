@@ -146,6 +146,9 @@ class Arm:
     """What is measured on the trained model: names in `studies.probes.PROBES`."""
     before: Pairs = ()
     """What the trainer `pretrained` trains the body for first: task, lr, changes, fields of the scale that differ."""
+    settings: Pairs = ()
+    """`preset` where it is not the textbook's, and settings by whole path, as in config.toml, over all of the above.
+    One of `training.optimizer.lr` is the rate that the others, such as `muon_lr`, go with: tuned, they move with it."""
 
     def content(self) -> JsonObject:
         """All that decides the outcome: everything but its name and words."""
@@ -195,7 +198,7 @@ class Contrast:
         return tuple(dict.fromkeys(arm for _, arm, _ in self.terms))
 
 
-_LATER = ("d_head", "d_mlp", "before", "needs")
+_LATER = ("d_head", "d_mlp", "before", "needs", "settings")
 _JUDGED = ("constant", "beside")
 
 

@@ -45,6 +45,15 @@ class Estimate:
     workers: int
     slowest: float
     """Seconds of the longest single training."""
+    seconds_per_step: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Arm -> what of its seconds one step of every training is."""
+
+    def with_more_steps(self, n: int) -> "Estimate":
+        """The same for trainings that are all `n` steps longer; below 0, shorter."""
+        seconds = {arm: was + n * self.seconds_per_step[arm] for arm, was in self.seconds_per_replicate.items()}
+        # one arm tries several rates, so this is more than its longest training gains
+        slowest = self.slowest + n * max(self.seconds_per_step.values())
+        return dataclasses.replace(self, seconds_per_replicate=seconds, slowest=slowest)
 
     def minutes(self, replicates: int, arms: Collection[str] | None = None) -> float:
         """Wall time of that many replicates, of some arms or of all."""

@@ -7,9 +7,7 @@ where they differ, all of theirs are told.
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from qkv.models.layout import Layout
-from qkv.presets import find
-from qkv.studies.engine.assembly import MADE_TASKS, PRESET
+from qkv.studies.engine.assembly import layout_of, preset_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale
 
 __all__ = ["condition_words", "setting_words"]
@@ -28,10 +26,10 @@ _PARTS: Mapping[str, Mapping[object, str]] = {
     },
     "norm": {"none": "no norm", "rms": "RMSNorm", "layer": "LayerNorm"},
     "mlp": {"none": "no MLP", "relu2": "squared ReLU", "swiglu": "SwiGLU"},
-    "qk_norm": {True: "QK-norm"},
+    "qk_norm": {True: "QK-norm", False: "no QK-norm"},
     "skip": {False: "no skip connections"},
     "scale": {False: "scores not divided"},
-    "tied": {True: "W_U tied to W_E"},
+    "tied": {True: "W_U tied to W_E", False: "W_U and W_E untied"},
 }
 """Field of a layout -> value -> words; a value that is not here is told as its name."""
 _SILENT = ("start", "norm_eps")
@@ -43,7 +41,7 @@ def setting_words(design: Design) -> str:
     arms = [design.arm(name) for name in design.primary.arms]
     optimizers = dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms)
     return (
-        f"On {_texts(design, arms)}{_tasks(arms)}; textbook layout{_layout(arms)} of {_sizes(design.scale, arms)},"
+        f"On {_texts(design, arms)}{_tasks(arms)}; {_presets(arms)} layout{_layout(arms)} of {_sizes(design.scale, arms)},"
         f" start {_starts(arms)}; {' and '.join(optimizers)}" + _rates(arms)
     )
 
@@ -60,7 +58,7 @@ def condition_words(design: Design, contrasts: Iterable[Contrast]) -> str:
     tokens = sorted({each.steps * each.batch_size * each.n_ctx for each in sizes})
     optimizers = " and ".join(dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms))
     return (
-        f"On {_texts(design, arms)}{_tasks(arms)}; textbook layout{some}, {_sizes(design.scale, arms)}"
+        f"On {_texts(design, arms)}{_tasks(arms)}; {_presets(arms)} layout{some}, {_sizes(design.scale, arms)}"
         f" ({_tokens(tokens)} tokens), start {_starts(arms)}; {optimizers}"
     )
 
@@ -107,7 +105,7 @@ def _layout(arms: Sequence[Arm]) -> str:
     fields = list(dict.fromkeys(field for each in others.values() for field in each))
     if not fields:
         return ""
-    values = {field: list(dict.fromkeys(getattr(_layout_of(arm), field) for arm in arms)) for field in fields}
+    values = {field: list(dict.fromkeys(getattr(layout_of(arm), field) for arm in arms)) for field in fields}
     if sum(len(found) > 1 for found in values.values()) <= 1:
         return f" ({', '.join(_either([_part(field, value) for value in values[field]]) for field in fields)})"
     return " (" + "; ".join(f"{name}: {', '.join(each.values()) or 'as it is'}" for name, each in others.items()) + ")"
@@ -122,21 +120,17 @@ def _either(parts: Sequence[str]) -> str:
 
 def _deviations(arm: Arm) -> dict[str, str]:
     """Field -> words, of each that is told and not as usual."""
-    layout, usual = _layout_of(arm), _usual(arm)
-    told = {field: getattr(layout, field) for field, _ in arm.layout if field not in _SILENT}
-    return {field: _part(field, value) for field, value in told.items() if value != getattr(usual, field)}
+    layout, usual = vars(layout_of(arm)), vars(preset_of(arm).layout)
+    told = [field for field in dict.fromkeys((*dict(arm.layout), *layout)) if field not in _SILENT]
+    return {field: _part(field, layout[field]) for field in told if layout[field] != usual[field]}
+
+
+def _presets(arms: Sequence[Arm]) -> str:
+    return " or ".join(dict.fromkeys(preset_of(arm).name for arm in arms))
 
 
 def _part(field: str, value: object) -> str:
     return _PARTS.get(field, {}).get(value, f"{field} {value}")
-
-
-def _layout_of(arm: Arm) -> Layout:
-    return dataclasses.replace(_usual(arm), **dict(arm.layout))
-
-
-def _usual(arm: Arm) -> Layout:
-    return find(PRESET, "causal" if arm.task in MADE_TASKS else arm.task).layout
 
 
 def _sizes(scale: Scale, arms: Sequence[Arm]) -> str:
@@ -168,6 +162,6 @@ def _count(values: Sequence[int], what: str) -> str:
 
 
 def _starts(arms: Sequence[Arm]) -> str:
-    starts = dict.fromkeys(_STARTS.get(_layout_of(arm).start, _layout_of(arm).start) for arm in arms)
+    starts = dict.fromkeys(_STARTS.get(layout_of(arm).start, layout_of(arm).start) for arm in arms)
     own = any(arm.tables or any("random(" in c or "identity" in c for c in arm.changes) for arm in arms)
     return " and ".join(starts) + " where an arm does not say otherwise" * own
