@@ -23,7 +23,7 @@ from qkv.training.precision import Machine
 __all__ = ["MACHINE", "MADE_TASKS", "PRESET", "config_of", "layout_of", "parts_of", "preset_of", "software"]
 
 PRESET = "textbook"
-"""The preset of an arm that names none: one attention and one MLP a layer, no biases, no rotary positions, no QK-norm."""
+"""The preset of an arm that names none: attention and an MLP in each layer, no biases, rotary positions or QK-norm."""
 MADE_TASKS: Mapping[str, type[Causal]] = {"recall": Recall, "modular": Modular, "repeat": Repeat}
 """Causal tasks whose batches are made by a rule, by name; the settings of the arm's text are their fields."""
 MACHINE = Machine(device="cpu", precision="fp32", threads=1)

@@ -46,14 +46,14 @@ class Estimate:
     slowest: float
     """Seconds of the longest single training."""
     seconds_per_step: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Arm -> what of its seconds one step of every training is."""
+    """Arm -> one step of one of its trainings."""
 
-    def with_more_steps(self, n: int) -> "Estimate":
+    def with_more_steps(self, design: Design, n: int) -> "Estimate":
         """The same for trainings that are all `n` steps longer; below 0, shorter."""
-        seconds = {arm: was + n * self.seconds_per_step[arm] for arm, was in self.seconds_per_replicate.items()}
-        # one arm tries several rates, so this is more than its longest training gains
-        slowest = self.slowest + n * max(self.seconds_per_step.values())
-        return dataclasses.replace(self, seconds_per_replicate=seconds, slowest=slowest)
+        each = {name: n * step for name, step in self.seconds_per_step.items()}
+        runs = {arm.name: expected_runs(design, arm) for arm in design.arms}
+        seconds = {name: was + each[name] * runs[name] for name, was in self.seconds_per_replicate.items()}
+        return dataclasses.replace(self, seconds_per_replicate=seconds, slowest=self.slowest + max(each.values()))
 
     def minutes(self, replicates: int, arms: Collection[str] | None = None) -> float:
         """Wall time of that many replicates, of some arms or of all."""
@@ -121,6 +121,8 @@ def estimate(
     """
     measured: dict[str, float] = {}
     found: dict[str, float] = {}
+    steps: dict[str, float] = {}
+    per_step: dict[str, float] = {}
     probed: set[tuple[object, ...]] = set()
     main = [design.arm(name) for name in design.main_arms]
     for arm in (*main, *(arm for arm in design.arms if arm not in main)):
@@ -132,13 +134,14 @@ def estimate(
             still = dataclasses.replace(arm, trainer="none", before=(), probes=asked)
             run_trial(dataclasses.replace(trial, arm=still), cache)
         if kind not in measured:
-            measured[kind] = _seconds(trial, cache)
+            measured[kind], steps[kind] = _seconds(trial, cache)
         else:
             _try(trial, cache)
+        per_step[arm.name] = steps[kind]
         found[arm.name] = measured[kind] * expected_runs(design, arm) + _first_seconds(trial, cache, measured, workers)
         if arm.name == main[-1].name:
             enough(_estimate(design, found, measured, workers))
-    return _estimate(design, found, measured, workers)
+    return dataclasses.replace(_estimate(design, found, measured, workers), seconds_per_step=per_step)
 
 
 def _estimate(design: Design, found: Mapping[str, float], measured: Mapping[str, float], workers: int) -> Estimate:
@@ -149,20 +152,22 @@ def _estimate(design: Design, found: Mapping[str, float], measured: Mapping[str,
 
 def _kind(trial: Trial) -> str:
     """What the time of a training depends on."""
-    return repr((trial.text, trial.scale, trial.arm.task, trial.arm.optimizer, trial.arm.trainer, trial.arm.probes))
+    arm = trial.arm
+    own = arm.settings and (arm.settings, arm.layout)
+    return repr((trial.text, trial.scale, arm.task, arm.optimizer, arm.trainer, arm.probes, own))
 
 
-def _seconds(trial: Trial, cache: Path | None) -> float:
-    """Of one whole training."""
+def _seconds(trial: Trial, cache: Path | None) -> tuple[float, float]:
+    """Of one whole training, and of each of its steps."""
     if trial.arm.trainer == "none":
-        return _clock(trial, cache, 1)
+        return _clock(trial, cache, 1), 0.0
     _clock(trial, cache, 1)  # reads the text, warms everything up
     short, long = _clocks(trial, cache)
     step = max(1e-5, (long - short) / (_LONG - _SHORT))
     scale = trial.scale
     tokens = scale.batch_size * scale.n_ctx
     scoring = step * scale.val_tokens / tokens / 3
-    return short + step * scale.steps + scoring * (scale.evaluations + 1) + _probing(trial.arm, scoring)
+    return short + step * scale.steps + scoring * (scale.evaluations + 1) + _probing(trial.arm, scoring), step
 
 
 def _clocks(trial: Trial, cache: Path | None) -> tuple[float, float]:

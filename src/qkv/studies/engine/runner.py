@@ -22,6 +22,8 @@ from qkv.studies.engine.estimate import Estimate, estimate
 from qkv.studies.engine.store import StudyFolder, folder_of, folders_beside, full_answer, read_rows, unlike
 from qkv.studies.engine.tuning import Job, every_key, expected_runs, pending
 from qkv.studies.engine.workers import Workers, places
+from qkv.studies.own import Own, is_own
+from qkv.studies.own import read as read_own
 from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
 from qkv.studies.questions import find
 from qkv.studies.verdict.judging import findings
@@ -81,31 +83,32 @@ def run_study(
     """
     told = told or Told()
     started = told.started or time.monotonic()
-    question = find(name)
+    own = _own(name, source, quick, margin, minutes) if is_own(name) else None
+    question = own.question if own else find(name)
     scipy()  # without it there is no verdict, however long was trained
     if workers < 1:
         raise ConfigError(f"workers is {workers}; expected at least 1")
     is_cluster(on)  # a place that there is none of is said before anything is read
-    source = whole_source(source)
+    source = own.source if own else whole_source(source)
     ask = Ask(source=source, seeds=seeds, quick=quick, margin=margin, cache=cache)
     design = question.design(ask)
     told.say(f"{question.name}: {question.asks}")
-    budget = (QUICK_MINUTES if quick else FULL_MINUTES) if minutes is None else minutes
+    usual = own.minutes if own else QUICK_MINUTES if quick else FULL_MINUTES
+    budget = usual if minutes is None else minutes
     with places(on, workers, cache) as (size, make):
-        keys, begun = _earlier_trainings(design, source, within)
 
         def spent() -> float:
             return (time.monotonic() - started) / 60
+
+        design, expected = own.fitted(ask, within, size, budget, spent) if own else (design, None)
+        keys, begun = _earlier_trainings(design, source, within)
 
         def enough(main: Estimate) -> None:
             if not begun:
                 main.check(design, budget, spent())
 
-        expected = estimate(design, source, cache, size, enough)
-        for other in folders_beside(design, within):
-            if why := unlike(design, other):
-                told.say(f"No training in {other} can be used: {why}.")
-        told.say(_plan(design, expected, budget) + ("" if is_cluster(on) else _few_threads(size)))
+        expected = expected or estimate(design, source, cache, size, enough)
+        told.say(_plan(design, expected, budget, within) + ("" if is_cluster(on) else _few_threads(size)))
         if not begun:
             told.say(f"{expected.reach(design, budget, spent())}{_power(design)}")
         with StudyFolder.begin(design, within) as folder:
@@ -117,6 +120,18 @@ def run_study(
             return _conclude(question, design, ask, folder, budget, baselines)
 
 
+def _own(name: str, source: str, quick: bool, margin: float | None, minutes: float | None) -> Own:
+    """A study of one's own. Raises ConfigError for options that its file gives, or that it has not."""
+    own = read_own(Path(name))
+    for option, given in (("SOURCE", source), ("--margin", margin), ("--quick", quick)):
+        if given:
+            how = "type --minutes for less time" if option == "--quick" else "change it there"
+            raise ConfigError(f"{name} says what is trained on and judged, so leave {option} out; {how}")
+    if not (minutes or own.minutes):
+        raise ConfigError(f"{name}: budget is missing; write budget = {{ minutes = 60 }}, or type --minutes 60")
+    return own
+
+
 def _earlier_trainings(design: Design, source: str, within: Path) -> tuple[frozenset[str], bool]:
     """Keys of trainings that may be taken over from folders beside, and whether any training counts already."""
     beside = folders_beside(design, within)
@@ -125,13 +140,20 @@ def _earlier_trainings(design: Design, source: str, within: Path) -> tuple[froze
     return keys, own or any(row["key"] in keys for folder in beside for row in read_rows(folder))
 
 
-def _plan(design: Design, expected: Estimate, budget: float) -> str:
-    """What is about to be done, in one line."""
-    return (
-        f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings:"
+def _plan(design: Design, expected: Estimate, budget: float, within: Path) -> str:
+    """What is about to be done, and which trainings that lie beside it are of no use, in one line."""
+    steps = sorted({design.scale.steps, *(dict(arm.sizes).get("steps", design.scale.steps) for arm in design.arms)})
+    unused = [f"No training in {path} can be used: {why}. " for path, why in _unlike(design, within)]
+    return "".join(unused) + (
+        f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings of"
+        f" {' to '.join(f'{n:,}' for n in dict.fromkeys((steps[0], steps[-1])))} steps:"
         f" {expected.minutes(design.replicates):.1f} minutes on {many(expected.workers, 'core')} in all;"
         f" the budget is {budget:g} {plural(budget, 'minute')}."
     )
+
+
+def _unlike(design: Design, within: Path) -> list[tuple[Path, str]]:
+    return [(path, why) for path in folders_beside(design, within) if (why := unlike(design, path))]
 
 
 def _power(design: Design) -> str:

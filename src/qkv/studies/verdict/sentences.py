@@ -106,11 +106,12 @@ def plainly(question: Question, findings: Findings) -> str:
 
     Empty where no replicate says anything of the first.
     """
-    words = _said(question.plain, findings.primary)
-    for name, plain in question.also.items() if words else ():
-        found = [effect for effect in findings.effects if effect.contrast.name == name]
-        words += "".join(f" {_said(plain, effect) or plain.unresolved}".rstrip() for effect in found)
-    return words
+    first = findings.primary
+    if first.result.n == 0 and first.result.verdict != "left out":
+        return ""
+    effects = [effect for name in question.also for effect in findings.effects if effect.contrast.name == name]
+    words = [_said(question.plain, first), *(_said(question.also[each.contrast.name], each) for each in effects)]
+    return " ".join(filter(None, words))
 
 
 def otherwise(effects: Sequence[Effect]) -> list[str]:
@@ -170,13 +171,11 @@ def refuted_by(effect: Effect) -> str:
 
 
 def _said(plain: Plain, effect: Effect) -> str:
-    """The sentence of one effect's verdict; empty where no replicate says anything."""
+    """The sentence of one effect's verdict."""
     result = effect.told
-    if result.n == 0 and result.verdict != "left out":
-        return ""
-    if result.verdict in ("unresolved", "left out"):
-        return plain.unresolved
-    if result.verdict == "equivalent":
+    if result.n == 0 or result.verdict in ("unresolved", "left out"):
+        words = plain.unresolved
+    elif result.verdict == "equivalent":
         words = plain.equivalent
     elif result.verdict == "differs but trivially":
         words = plain.slightly
@@ -184,7 +183,17 @@ def _said(plain: Plain, effect: Effect) -> str:
         words = plain.above if (result.effect or 0.0) > 0 else plain.below
     size = abs(result.effect or 0.0)
     unit = effect.contrast.unit
-    return words.format(effect=f"{size:.1f}" if size >= 10 and unit not in COUNTED else amount(size, False, unit))
+    told = f"{size:.1f}" if size >= 10 and unit not in COUNTED else amount(size, False, unit)
+    return words.format(effect=told, interval=_interval(effect))
+
+
+def _interval(effect: Effect) -> str:
+    """`95% interval 0.012 to 0.050`, of the size of an effect that differs from 0; with signs, of any other."""
+    result, unit = effect.told, effect.contrast.unit
+    if result.low is None or result.high is None:
+        return "no interval from so few replicates"
+    ends = sorted(map(abs, (result.low, result.high))) if result.low * result.high > 0 else (result.low, result.high)
+    return f"95% interval {' to '.join(amount(end, result.low * result.high <= 0, unit) for end in ends)}"
 
 
 def _unresolved(findings: Findings) -> str:

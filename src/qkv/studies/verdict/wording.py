@@ -41,8 +41,8 @@ def setting_words(design: Design) -> str:
     arms = [design.arm(name) for name in design.primary.arms]
     optimizers = dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms)
     return (
-        f"On {_texts(design, arms)}{_tasks(arms)}; {_presets(arms)} layout{_layout(arms)} of {_sizes(design.scale, arms)},"
-        f" start {_starts(arms)}; {' and '.join(optimizers)}" + _rates(arms)
+        f"On {_texts(design, arms)}{_tasks(arms)}; {_presets(arms)} layout{_layout(arms)}"
+        f" of {_sizes(design.scale, arms)}, start {_starts(arms)}; {' and '.join(optimizers)}" + _rates(arms)
     )
 
 

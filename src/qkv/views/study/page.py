@@ -96,7 +96,7 @@ def answer_text(verdict: JsonMapping, picture: str = "") -> str:
         rows = (arm_cells(arm, verdict) for arm in verdict["arms"])
         lines += [*_folded("Every arm", _markdown(ARM_COLUMNS, rows)), ""]
     lines += [line for told in expectations(verdict) for line in (f"{told[0]}: {told[1]}", "")]
-    lines += [f"What has been published: {verdict['literature']}", ""]
+    lines += [f"What has been published: {verdict['literature']}", ""] if verdict["literature"] else []
     lines += [
         f"{effort(verdict)}; text {verdict['source']['name']},"
         f" sha256 {verdict['source']['sha256'][:16]}; {verdict['software']}; design {verdict['design'][:12]}.",
