@@ -157,7 +157,8 @@ class Own:
         s = usual.model.sizes
         scale = Scale(
             d_model=s.d_model, n_layers=s.n_layers, n_heads=s.n_heads, n_ctx=s.n_ctx, d_head=s.d_head, d_mlp=s.d_mlp,
-            batch_size=usual.training.batch_size, steps=steps, val_tokens=_VAL_TOKENS, evaluations=4 if any(effect.of in ON_THE_WAY for effect in self.effects) else 2,
+            batch_size=usual.training.batch_size, steps=steps, val_tokens=_VAL_TOKENS,
+            evaluations=4 if any(effect.of in ON_THE_WAY for effect in self.effects) else 2,
         )  # fmt: skip
         arms = [self._arm(arm, corpus, scale) for arm in self.arms]
         with _located(self.path):
@@ -349,7 +350,11 @@ def read(path: Path) -> Own:
             steps=table.get("steps", 0),
             seeds=table.get("seeds"),
             task=task,
-            text=Text(tokenizer=table.get("tokenizer", find_task(task).tokenizer), vocab=table.get("vocab", 0)),
+            text=Text(
+                tokenizer=table.get("tokenizer", find_task(task).tokenizer),
+                vocab=table.get("vocab", 0),
+                settings=(("specials", task == "masked"),),
+            ),
             base=base,
             arms=arms,
             effects=effects,
@@ -410,7 +415,10 @@ def _settings(given: JsonMapping, where: str) -> JsonObject:
     """Settings by whole path, of tables inside tables too. Raises ConfigError for one that arms cannot have."""
     found: JsonObject = {}
     for name, value in _leaves(given):
-        path = name if name == "preset" else whole_path(RunConfig, name)
+        try:
+            path = name if name == "preset" else whole_path(RunConfig, name)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
         if path in ("task", "data.tokenizer", "data.vocab", "data.source", "training.schedule.steps"):
             raise ConfigError(f"{where}: {path.rpartition('.')[2]} is the same for all arms; give it outside any table")
         if path != "preset" and (path in OPTIONS or not path.startswith(_SETTABLE)):

@@ -63,7 +63,7 @@ class Text:
     """Of a fitted tokenizer; 0 is the law of its kind."""
     settings: Pairs = ()
     """Of a made stream; of a text `val_bytes`, how much of it is measured on, cut before it is cut into tokens, and
-    `train_tokens`, how many of its first are trained on; of labelled texts `specials`, whether [MASK] is a token; of
+    `train_tokens`, how many of its first are trained on; `specials`, whether [MASK] is a token; of
     images their `name` and `sha256`, and `val_images`, how many are measured on; `vectors`, the sha256 of word vectors
     beside a text."""
 

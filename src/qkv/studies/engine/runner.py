@@ -93,8 +93,7 @@ def run_study(
     ask = Ask(source=source, seeds=seeds, quick=quick, margin=margin, cache=cache)
     design = question.design(ask)
     told.say(f"{question.name}: {question.asks}")
-    usual = own.minutes if own else QUICK_MINUTES if quick else FULL_MINUTES
-    budget = usual if minutes is None else minutes
+    budget = minutes if minutes is not None else own.minutes if own else QUICK_MINUTES if quick else FULL_MINUTES
     with places(on, workers, cache) as (size, make):
 
         def spent() -> float:
@@ -108,7 +107,8 @@ def run_study(
                 main.check(design, budget, spent())
 
         expected = expected or estimate(design, source, cache, size, enough)
-        told.say(_plan(design, expected, budget, within) + ("" if is_cluster(on) else _few_threads(size)))
+        _say_unlike(design, within, told)
+        told.say(_plan(design, expected, budget) + ("" if is_cluster(on) else _few_threads(size)))
         if not begun:
             told.say(f"{expected.reach(design, budget, spent())}{_power(design)}")
         with StudyFolder.begin(design, within) as folder:
@@ -140,11 +140,10 @@ def _earlier_trainings(design: Design, source: str, within: Path) -> tuple[froze
     return keys, own or any(row["key"] in keys for folder in beside for row in read_rows(folder))
 
 
-def _plan(design: Design, expected: Estimate, budget: float, within: Path) -> str:
-    """What is about to be done, and which trainings that lie beside it are of no use, in one line."""
+def _plan(design: Design, expected: Estimate, budget: float) -> str:
+    """What is about to be done, in one line."""
     steps = sorted({design.scale.steps, *(dict(arm.sizes).get("steps", design.scale.steps) for arm in design.arms)})
-    unused = [f"No training in {path} can be used: {why}. " for path, why in _unlike(design, within)]
-    return "".join(unused) + (
+    return (
         f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings of"
         f" {' to '.join(f'{n:,}' for n in dict.fromkeys((steps[0], steps[-1])))} steps:"
         f" {expected.minutes(design.replicates):.1f} minutes on {many(expected.workers, 'core')} in all;"
@@ -152,8 +151,11 @@ def _plan(design: Design, expected: Estimate, budget: float, within: Path) -> st
     )
 
 
-def _unlike(design: Design, within: Path) -> list[tuple[Path, str]]:
-    return [(path, why) for path in folders_beside(design, within) if (why := unlike(design, path))]
+def _say_unlike(design: Design, within: Path, told: Told) -> None:
+    """Which trainings that lie beside the study are of no use to it."""
+    for other in folders_beside(design, within):
+        if why := unlike(design, other):
+            told.say(f"No training in {other} can be used: {why}.")
 
 
 def _power(design: Design) -> str:

@@ -102,7 +102,8 @@ def _first(tokens: Tokens, n: int) -> Tokens:
 
 def _own_text(text: Text, source: str, cache: Path | None) -> Corpus:
     config = DataConfig(source=given(source).text, tokenizer=text.tokenizer, vocab=text.vocab)
-    made, settings = load_corpus(config, cache=cache, task_specials=True), dict(text.settings)
+    settings = dict(text.settings)
+    made = load_corpus(config, cache=cache, task_specials=settings.get("specials", True))
     if "val_bytes" in settings:
         made = measured_on(made, settings["val_bytes"])
     return _trained_on(made, settings["train_tokens"]) if "train_tokens" in settings else made
