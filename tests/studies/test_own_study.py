@@ -29,7 +29,7 @@ from qkv.studies.verdict.sentences import plainly
 ROOT = Path(__file__).parents[2]
 STUDY = """
 question = "Does width help?"
-source = "text.txt"
+source = "words.txt"
 budget = { minutes = 30 }
 steps = 20
 seeds = 6
@@ -55,7 +55,7 @@ expected = { above = 0.0 }
 @pytest.fixture
 def write(tmp_path, long_text):
     """write(text) -> the path of a study's file, beside a text."""
-    (tmp_path / "text.txt").write_bytes(long_text.read_bytes()[:200_000])
+    (tmp_path / "words.txt").write_bytes(long_text.read_bytes()[:100_000])
 
     def write(text: str = STUDY, name: str = "mine.toml") -> Path:
         path = tmp_path / name
@@ -99,7 +99,7 @@ def test_an_arm_is_configured_as_train_would_configure_it(write, preset, task):
     assert wanted["training.optimizer.weight_decay"] == 0.3
 
 
-def test_an_arm_ends_where_train_ends(write, tmp_path):
+def test_an_arm_ends_with_the_bits_of_train(write, tmp_path):
     own = read(write())
     run = qkv.train(
         own.source, out=tmp_path / "run", steps=20, seed=1, threads=1, precision="fp32", tokenizer="char",
@@ -115,8 +115,7 @@ def test_an_arm_ends_where_train_ends(write, tmp_path):
     theirs, ours = load_file(run.folder.path / "model.safetensors"), parts.catalogue.state()
     assert theirs.keys() == ours.keys()
     for name, values in ours.items():
-        print(name, (values-theirs[name]).abs().max())
-        torch.testing.assert_close(values, theirs[name], rtol=1e-4, atol=1e-5, msg=name)
+        assert torch.equal(values, theirs[name]), name
 
 
 def test_a_rate_is_tuned_around_the_preset_s_own_and_muon_s_moves_with_it(write):
@@ -128,7 +127,9 @@ def test_a_rate_is_tuned_around_the_preset_s_own_and_muon_s_moves_with_it(write)
     assert usual.muon_lr == 0.01 and slow.muon_lr == pytest.approx(0.001) and slow.lr == 0.003
 
 
-@pytest.mark.parametrize("where", ["[base]\n", "[arms.wide]\nset.lr = 0.01\nset.optimizer.kind = 'adamw'\n[arms.narrow]\n"])
+@pytest.mark.parametrize(
+    "where", ["[base]\n", "[arms.wide]\nset.lr = 0.01\nset.optimizer.kind = 'adamw'\n[arms.narrow]\n"]
+)
 def test_a_rate_that_is_set_is_not_tuned(write, where):
     text = STUDY.replace("[base]\n", "[base]\nlr = 0.01\n")
     if "arms" in where:
@@ -171,9 +172,12 @@ def test_a_planted_difference_is_found_and_said(write, capsys, monkeypatch, tmp_
     first = f"A narrow model costs {size} nats per token (95% interval {low} to {high})."
     assert verdict["plain"].startswith(first) and "of 60 steps" in err
     assert [row["unit"] for row in verdict["contrasts"]] == ["nats per token", "times the initial norm"]
-    assert "modern layout, 1 layer, d_model 8 and 32" in verdict["condition"] and "Muon" in verdict["condition"]
+    assert (
+        "modern layout (no QK-norm), 1 layer, d_model 8 and 32" in verdict["condition"]
+        and "Muon" in verdict["condition"]
+    )
     assert verdict["baseline"]["ngram"] > 0 and verdict["literature"] == ""
-    assert Path(verdict["run"]).name.startswith("study-mine-text-")
+    assert Path(verdict["run"]).name.startswith("study-mine-words-")
     page = (Path(verdict["run"]) / "page.html").read_text()
     assert "cost of a narrow model" in page
     status, out, _ = typed(capsys, "study", path)
@@ -184,10 +188,13 @@ def test_what_makes_no_difference_and_what_is_open_are_said_so(write):
     own = read(write())
     contrast = own.design(ask(own), 20).contrasts[0]
     for values, said in (
-        ([0.001, -0.001, 0.002, -0.002, 0.001, -0.001], "makes no meaningful difference (within ±0.020 nats per token)"),
+        ([0.001, -0.001, 0.002, -0.002, 0.001, -0.001], "makes no meaningful difference (within ±0.020 nats"),
         ([0.5, -0.5, 0.2, -0.3, 0.4, -0.1], "Inconclusive: cost of a narrow model (95% interval -0.5"),
-        ([-0.51, -0.5, -0.52, -0.5, -0.5, -0.52], "A narrow model lowers the loss by 0.508 nats per token (95% interval 0.5"),
-    ):  # fmt: skip
+        (
+            [-0.51, -0.5, -0.52, -0.5, -0.5, -0.52],
+            "narrow model lowers the loss by 0.508 nats per token (95% interval 0.5",
+        ),
+    ):
         (effect,) = judged([(contrast, numbered(values))])
         found = type("F", (), {"primary": effect, "effects": (effect,)})()
         assert said in plainly(own.question, found)
@@ -201,9 +208,8 @@ def test_names_with_braces_are_said_as_they_are(write):
 
 
 def test_a_study_that_was_stopped_goes_on_and_ends_with_the_same_bytes(write, tmp_path, monkeypatch):
-    text = STUDY.replace("steps = 20\n", "").replace("seeds = 6", "seeds = 2").replace("30", "0.4")
+    text = STUDY.replace("steps = 20\n", "").replace("seeds = 6", "seeds = 2")
     path = write(text)
-    monkeypatch.setattr(module, "_readable", lambda *_: 20, raising=False)
     monkeypatch.setattr(Own, "_readable", lambda self, design, ask, steps: min(steps, 10 + len(made)))
     made: list[object] = []
     whole = runner.run_study(str(path), within=tmp_path / "whole")
@@ -320,9 +326,8 @@ def test_the_example_runs_small_in_seconds(write, tmp_path, capsys, monkeypatch)
     monkeypatch.chdir(tmp_path)
     example = (ROOT / "docs" / "qk-norm.toml").read_text(encoding="utf-8")
     small = "preset = 'modern'\nd_model = 16\nn_layers = 1\nn_ctx = 16\nbatch_size = 4\n"
-    path = write(
-        'steps = 10\nseeds = 2\ntokenizer = "char"\n' + example.replace("my.txt", "text.txt").replace('preset = "modern"\n', small)
-    )  # fmt: skip
+    here = example.replace("my.txt", "words.txt").replace('preset = "modern"\n', small)
+    path = write('steps = 10\nseeds = 2\ntokenizer = "char"\n' + here)
     status, out, err = typed(capsys, "study", path)
     assert status == 0 and "modern layout (in some arms no QK-norm)" in out and "cost of leaving QK-norm out" in out
     assert "2 arms x 2 replicates, about 18 trainings of 10 steps" in err
@@ -339,8 +344,8 @@ def changed(old: str, new: str) -> str:
 MORE = '[[effects]]\nname = "other"\nof = "loss"\nbetween = ["narrow", "wide"]\nmargin = 0.02\n'
 BAD = [
     (changed('question = "Does width help?"\n', ""), "question is missing; expected text"),
-    (changed('source = "text.txt"\n', ""), "source is missing"),
-    (changed('"text.txt"', '"nowhere.txt"'), "nowhere.txt"),
+    (changed('source = "words.txt"\n', ""), "source is missing"),
+    (changed('"words.txt"', '"nowhere.txt"'), "nowhere.txt"),
     (changed("question =", "qestion ="), "unknown key 'qestion'; did you mean 'question'"),
     (changed("question = ", "question = 3 #"), "question is 3; expected text"),
     (changed("30 }", '"long" }'), "budget.minutes is 'long'; expected a number"),
@@ -398,7 +403,9 @@ BAD = [
 
 
 @pytest.mark.parametrize("text, said", BAD, ids=[said[:40] for _, said in BAD])
-def test_a_mistake_is_one_sentence_that_names_the_file_and_makes_nothing(write, capsys, monkeypatch, tmp_path, text, said):
+def test_a_mistake_is_one_sentence_that_names_the_file_and_makes_nothing(
+    write, capsys, monkeypatch, tmp_path, text, said
+):
     monkeypatch.chdir(tmp_path)
     path = write(text)
     status, out, err = typed(capsys, "study", path)
@@ -410,7 +417,7 @@ def test_a_mistake_is_one_sentence_that_names_the_file_and_makes_nothing(write, 
 @pytest.mark.parametrize(
     "options, said",
     [
-        (["text.txt"], "leave SOURCE out"),
+        (["words.txt"], "leave SOURCE out"),
         (["--quick"], "type --minutes"),
         (["--margin", "0.1"], "leave --margin out"),
         (["--seeds", "1"], "--seeds 2"),

@@ -304,14 +304,14 @@ class _located:
     """Puts the file, and where in it, before the words of a mistake."""
 
     def __init__(self, path: Path, where: str = "") -> None:
-        self._path, self._where = f"{path}: ", f"{where}: " if where else ""
+        self._path, self._where = str(path), f"{where}: " if where else ""
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, UserError) and not str(error).startswith(self._path):
-            raise type(error)(f"{self._path}{self._where}{error}") from None
+            raise type(error)(f"{self._path}: {self._where}{error}") from None
 
 
 def is_own(name: str) -> bool:
@@ -380,7 +380,7 @@ def _table(value: object, where: str, keys: Mapping[str, str], needed: Sequence[
     for key in needed:
         if key not in value:
             raise ConfigError(f"{name}{key} is missing; expected {keys[key]}")
-        if not value[key] and key != "source":
+        if value[key] in ("", [], {}) and key != "source":
             raise ConfigError(f"{name}{key} is empty; expected {keys[key]}")
     return value
 

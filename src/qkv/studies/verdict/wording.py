@@ -52,8 +52,11 @@ def condition_words(design: Design, contrasts: Iterable[Contrast]) -> str:
     Of all arms that those contrasts read, in short; what some of their layouts have otherwise is in brackets.
     """
     arms = [design.arm(name) for name in dict.fromkeys(name for contrast in contrasts for name in contrast.arms)]
-    others = dict.fromkeys(part for arm in arms for part in _deviations(arm).values())
-    some = f" (in some arms {', '.join(others)})" if others else ""
+    each = [list(_deviations(arm).values()) for arm in arms]
+    parts = dict.fromkeys(part for one in each for part in one)
+    common, others = ([part for part in parts if all(part in one for one in each) == same] for same in (True, False))
+    told = [*common, *([f"in some arms {', '.join(others)}"] if others else [])]
+    some = f" ({', '.join(told)})" if told else ""
     sizes = [dataclasses.replace(design.scale, **dict(arm.sizes)) for arm in arms]
     tokens = sorted({each.steps * each.batch_size * each.n_ctx for each in sizes})
     optimizers = " and ".join(dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms))
