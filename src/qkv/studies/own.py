@@ -83,7 +83,7 @@ _FEWEST_STEPS, _SHORT_STEPS = 50, 200
 _USUAL_REPLICATES, _MOST_REPLICATES = 8, 12
 _USED = 0.9
 """Share of a budget that is planned for."""
-_TRIED_STEPS = 8
+_TRIED_STEPS, _LONGER = 8, 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,12 +238,12 @@ class Own:
         timed = estimate(design, self.source, ask.cache, workers)
         left = minutes - spent()
         asked = ask.seeds or self.seeds
-        many_steps = 1000
+        longer = timed.with_more_steps(design, _LONGER)
 
         def affords(n: int) -> int:
             """Most steps for so many replicates; below 0 where there is no time for any."""
-            now, later = timed.minutes(n), timed.with_more_steps(design, many_steps).minutes(n)
-            return fewest + math.floor((_USED * left - now) / (later - now) * many_steps)
+            now = timed.minutes(n)
+            return fewest + math.floor((_USED * left - now) / (longer.minutes(n) - now) * _LONGER)
 
         wishes = [(n, fewest) for n in range(_MOST_REPLICATES, 1, -1)]
         if not self.steps:
