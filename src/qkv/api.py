@@ -299,6 +299,8 @@ def study(
 ) -> JsonObject:
     """Answer a question by experiment on `source`; returns the verdict that `qkv study --json` prints.
 
+    `name` is that of a built-in question, or the path of a file (`.toml`) with one of your own, which names its source.
+
     Trains one model per core at a time, `on` local, ray or ray://HOST:PORT. Its folder lies in `out` and is named by
     the hash of what is done, so the same call goes on with what is missing, and more `seeds` add to what is there.
     `margin` is the largest effect that would not matter. `progress` is called with each training, `say` with sentences.

@@ -19,7 +19,7 @@ from qkv.othernames import unknown_setting
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Table", "dump_toml", "field_paths", "flat", "from_dict", "load_toml", "override", "to_dict"]
+__all__ = ["Table", "dump_toml", "field_paths", "flat", "from_dict", "load_toml", "override", "to_dict", "whole_path"]
 
 T = TypeVar("T", bound="DataclassInstance")
 Table = JsonObject
@@ -133,16 +133,19 @@ def override(config: T, assignments: Mapping[str, object]) -> T:
 
     Raises ConfigError for a path that names no setting, or several.
     """
-    paths, chosen = field_paths(type(config)), {}
-    for given, value in assignments.items():
-        matches = [p for p in paths if p == given] or [p for p in paths if p.endswith(f".{given}")]
-        if not matches:
-            by_leaf = {p.rsplit(".", 1)[-1]: p for p in paths} | {p: p for p in paths}
-            raise ConfigError(unknown_setting("setting", given, by_leaf))
-        if len(matches) > 1:
-            raise ConfigError(f"setting {given!r} could be {' or '.join(matches)}; type the whole path")
-        chosen[matches[0]] = value
-    return _replaced(config, chosen, "")
+    return _replaced(config, {whole_path(type(config), given): value for given, value in assignments.items()}, "")
+
+
+def whole_path(cls: type, given: str) -> str:
+    """The one setting of `cls` whose path is `given`, or ends in it. Raises ConfigError for none, and for several."""
+    paths = field_paths(cls)
+    matches = [p for p in paths if p == given] or [p for p in paths if p.endswith(f".{given}")]
+    if not matches:
+        by_leaf = {p.rsplit(".", 1)[-1]: p for p in paths} | {p: p for p in paths}
+        raise ConfigError(unknown_setting("setting", given, by_leaf))
+    if len(matches) > 1:
+        raise ConfigError(f"setting {given!r} could be {' or '.join(matches)}; type the whole path")
+    return matches[0]
 
 
 def _replaced(config: T, values: Mapping[str, object], above: str) -> T:

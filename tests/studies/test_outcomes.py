@@ -7,7 +7,7 @@ import pytest
 
 from qkv.errors import ConfigError
 from qkv.studies.engine.design import OF_TRAININGS, Contrast
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
 from qkv.studies.verdict.judging import judged, numbered

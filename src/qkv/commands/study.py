@@ -11,6 +11,7 @@ Example:
   qkv study which-matrix my.txt --seeds 8 --minutes 150
   qkv study what-is-trained my.txt --quick --json
   qkv study which-matrix my.txt --on ray
+  qkv study my-question.toml --minutes 60
 """
 
 import argparse
@@ -34,7 +35,9 @@ _SECONDS = 5.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the question; without it they are listed")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="the question, or a FILE.toml of your own; without it they are listed"
+    )
     parser.add_argument(
         "source",
         nargs="?",

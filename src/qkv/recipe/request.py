@@ -160,8 +160,10 @@ class Request:
         return found
 
 
-def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scale]:
+def resolve(request: Request, cache: Path | None, data: Data | None = None) -> tuple[RunConfig, Data, Scale]:
     """Apply every law: (the configuration, the data it speaks of, the scale that was chosen).
+
+    `data` are those that the request speaks of, where they have been read already.
 
     Raises ConfigError or SourceError for the first thing that does not fit.
     """
@@ -175,7 +177,7 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     pace = A_CARD if on_a_card else TWO_CORES
     read = bytes_worth_reading(request.minutes or 0.0, pace.a_minute / TWO_CORES.a_minute)
     settings = _data_config(request, task, parent, read if is_text and not request.until_loss else 0)
-    data: Data = task.load(settings, cache=cache)
+    data = data or task.load(settings, cache=cache)
     budget = _budget(request, task, data, parent, pace)
     yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)

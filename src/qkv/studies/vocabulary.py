@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
 from qkv.studies.engine.design import Arm, Contrast, Pairs, Scale, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 
 __all__ = [
     "ABOVE",

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
+from qkv.config import override
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus
 from qkv.jsontypes import JsonObject
-from qkv.models.layout import ModelConfig, Sizes
-from qkv.presets import find
+from qkv.models.layout import Layout, ModelConfig, Sizes
+from qkv.presets import Preset, find
 from qkv.recipe import Parts, RunConfig, assemble
-from qkv.studies.engine.design import Trial
+from qkv.studies.engine.design import Arm, Trial
 from qkv.studies.engine.initial_tables import TABLES
 from qkv.studies.synthetic.tasks import Modular, Recall, Repeat
 from qkv.tasks import find_task
@@ -20,10 +21,10 @@ from qkv.tasks.causal import Causal
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 
-__all__ = ["MACHINE", "MADE_TASKS", "PRESET", "config_of", "parts_of", "software"]
+__all__ = ["MACHINE", "MADE_TASKS", "PRESET", "config_of", "layout_of", "parts_of", "preset_of", "software"]
 
 PRESET = "textbook"
-"""The layout of every study: one attention and one MLP a layer, no biases, no rotary positions, no QK-norm."""
+"""The preset of an arm that names none: attention and an MLP in each layer, no biases, rotary positions or QK-norm."""
 MADE_TASKS: Mapping[str, type[Causal]] = {"recall": Recall, "modular": Modular, "repeat": Repeat}
 """Causal tasks whose batches are made by a rule, by name; the settings of the arm's text are their fields."""
 MACHINE = Machine(device="cpu", precision="fp32", threads=1)
@@ -51,11 +52,23 @@ def parts_of(trial: Trial, corpus: Any) -> Parts:
     return parts
 
 
+def preset_of(arm: Arm) -> Preset:
+    """The preset that an arm's layout and optimizer start from."""
+    return find(dict(arm.settings).get("preset", PRESET), "causal" if arm.task in MADE_TASKS else arm.task)
+
+
+def layout_of(arm: Arm) -> Layout:
+    """The layout of an arm."""
+    prefix = "model.layout."
+    own = {name.removeprefix(prefix): value for name, value in arm.settings if name.startswith(prefix)}
+    return dataclasses.replace(preset_of(arm).layout, **dict(arm.layout), **own)
+
+
 def config_of(trial: Trial, corpus: Corpus) -> RunConfig:
     """The configuration of a trial, as `qkv train` would write it into a run folder."""
     arm, scale = trial.arm, trial.scale
     task = find_task("causal" if arm.task in MADE_TASKS else arm.task)
-    preset, patches = find(PRESET, task.name), task.patches(corpus)
+    preset, patches = preset_of(arm), task.patches(corpus)
     sizes = Sizes(
         **task.model_sizes(corpus),
         d_model=scale.d_model,
@@ -81,7 +94,7 @@ def config_of(trial: Trial, corpus: Corpus) -> RunConfig:
         optimizer=optimizer,
         schedule=preset.schedule(scale.steps),
     )
-    return RunConfig(
+    config = RunConfig(
         task=task.name,
         preset=preset.name,
         seed=trial.seed,
@@ -92,3 +105,13 @@ def config_of(trial: Trial, corpus: Corpus) -> RunConfig:
         training=training,
         machine=MACHINE,
     )
+    return _with_settings(config, arm, trial.lr) if arm.settings else config
+
+
+def _with_settings(config: RunConfig, arm: Arm, lr: float) -> RunConfig:
+    """The same with an arm's settings, at the learning rate `lr`; the rate of Muon keeps its ratio to the others'."""
+    config = override(config, {name: value for name, value in arm.settings if name != "preset"})
+    training, model = config.training, config.model.resolved()
+    times = lr / training.optimizer.lr
+    optimizer = dataclasses.replace(training.optimizer, lr=lr, muon_lr=times * training.optimizer.muon_lr)
+    return dataclasses.replace(config, model=model, training=dataclasses.replace(training, optimizer=optimizer))

@@ -15,7 +15,7 @@ from typing import Any
 
 from qkv.errors import ConfigError
 from qkv.jsontypes import JsonMapping, JsonObject
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 
 __all__ = [
     "OF_TRAININGS",
@@ -66,7 +66,7 @@ class Text:
     """Of a fitted tokenizer; 0 is the law of its kind."""
     settings: Pairs = ()
     """Of a made stream; of a text `val_bytes`, how much of it is measured on, cut before it is cut into tokens, and
-    `train_tokens`, how many of its first are trained on; of labelled texts `specials`, whether [MASK] is a token; of
+    `train_tokens`, how many of its first are trained on; `specials`, whether [MASK] is a token; of
     images their `name` and `sha256`, and `val_images`, how many are measured on; `vectors`, the sha256 of word vectors
     beside a text."""
 
@@ -170,6 +170,9 @@ class Arm:
     """What is measured on the trained model: names in `studies.probes.PROBES`."""
     before: Pairs = ()
     """What the trainer `pretrained` trains the body for first: task, lr, changes, fields of the scale that differ."""
+    settings: Pairs = ()
+    """`preset` where it is not the textbook's, and settings by whole path, as in config.toml, over all of the above.
+    One of `training.optimizer.lr` is the rate that the others, such as `muon_lr`, go with: tuned, they move with it."""
 
     def content(self) -> JsonObject:
         """All that decides the outcome: everything but its name and words."""
@@ -224,7 +227,7 @@ class Contrast:
         return tuple(dict.fromkeys(arm for _, arm, _ in self.terms))
 
 
-_LATER = ("d_head", "d_mlp", "before", "needs")
+_LATER = ("d_head", "d_mlp", "before", "needs", "settings")
 _JUDGED = ("constant", "beside")
 
 

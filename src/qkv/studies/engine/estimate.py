@@ -45,8 +45,12 @@ class Estimate:
     workers: int
     slowest: float
     """Seconds of the longest single training."""
+    slowest_step: float
+    """Seconds of the slowest single step."""
     steps: int
     """Of the design that was timed."""
+    seconds_per_step: Mapping[str, float]
+    """Arm -> what one more step of the design adds to its trainings of one replicate."""
 
     def minutes(self, replicates: int, arms: Collection[str] | None = None) -> float:
         """Wall time of that many replicates, of some arms or of all."""
@@ -55,10 +59,11 @@ class Estimate:
         return (total + (_WORKER_SECONDS if self.workers > 1 else 0.0)) / 60
 
     def of_steps(self, steps: int) -> "Estimate":
-        """Of the same design with another number of steps; a little too much where there are more."""
-        times = steps / self.steps
-        seconds = {arm: times * each for arm, each in self.seconds_per_replicate.items()}
-        return dataclasses.replace(self, seconds_per_replicate=seconds, slowest=times * self.slowest, steps=steps)
+        """Of the same design with another number of steps."""
+        more = steps - self.steps
+        seconds = {arm: was + more * self.seconds_per_step[arm] for arm, was in self.seconds_per_replicate.items()}
+        slowest = self.slowest + more * self.slowest_step
+        return dataclasses.replace(self, seconds_per_replicate=seconds, slowest=slowest, steps=steps)
 
     def fitting(self, minutes: float, most: int) -> int:
         """For how many replicates the arms of the main question fit into so many minutes, at most `most`."""
@@ -120,7 +125,21 @@ def estimate(
     """
     measured: dict[str, float] = {}
     found: dict[str, float] = {}
+    steps: dict[str, float] = {}
+    longer: dict[str, float] = {}
     probed: set[tuple[object, ...]] = set()
+
+    def so_far() -> Estimate:
+        return Estimate(
+            seconds_per_replicate=dict(found),
+            primary=design.main_arms,
+            workers=workers,
+            slowest=max(measured.values()),
+            slowest_step=max(steps.values()),
+            steps=design.scale.steps,
+            seconds_per_step=dict(longer),
+        )
+
     main = [design.arm(name) for name in design.main_arms]
     for arm in (*main, *(arm for arm in design.arms if arm not in main)):
         trial = design.trial(arm, 1, 0, source=source, report=True)
@@ -131,41 +150,34 @@ def estimate(
             still = dataclasses.replace(arm, trainer="none", before=(), probes=asked)
             run_trial(dataclasses.replace(trial, arm=still), cache)
         if kind not in measured:
-            measured[kind] = _seconds(trial, cache)
+            measured[kind], steps[kind] = _seconds(trial, cache)
         else:
             _try(trial, cache)
+        longer[arm.name] = steps[kind] * expected_runs(design, arm) * trial.scale.steps / design.scale.steps
         found[arm.name] = measured[kind] * expected_runs(design, arm) + _first_seconds(trial, cache, measured, workers)
         if arm.name == main[-1].name:
-            enough(_estimate(design, found, measured, workers))
-    return _estimate(design, found, measured, workers)
-
-
-def _estimate(design: Design, found: Mapping[str, float], measured: Mapping[str, float], workers: int) -> Estimate:
-    return Estimate(
-        seconds_per_replicate=dict(found),
-        primary=design.main_arms,
-        workers=workers,
-        slowest=max(measured.values()),
-        steps=design.scale.steps,
-    )
+            enough(so_far())
+    return so_far()
 
 
 def _kind(trial: Trial) -> str:
     """What the time of a training depends on."""
-    return repr((trial.text, trial.scale, trial.arm.task, trial.arm.optimizer, trial.arm.trainer, trial.arm.probes))
+    arm = trial.arm
+    own = arm.settings and (arm.settings, arm.layout)
+    return repr((trial.text, trial.scale, arm.task, arm.optimizer, arm.trainer, arm.probes, own))
 
 
-def _seconds(trial: Trial, cache: Path | None) -> float:
-    """Of one whole training."""
+def _seconds(trial: Trial, cache: Path | None) -> tuple[float, float]:
+    """Of one whole training, and of each of its steps."""
     if trial.arm.trainer == "none":
-        return _clock(trial, cache, 1)
+        return _clock(trial, cache, 1), 0.0
     _clock(trial, cache, 1)  # reads the text, warms everything up
     short, long = _clocks(trial, cache)
     step = max(1e-5, (long - short) / (_LONG - _SHORT))
     scale = trial.scale
     tokens = scale.batch_size * scale.n_ctx
     scoring = step * scale.val_tokens / tokens / 3
-    return short + step * scale.steps + scoring * (scale.evaluations + 1) + _probing(trial.arm, scoring)
+    return short + step * scale.steps + scoring * (scale.evaluations + 1) + _probing(trial.arm, scoring), step
 
 
 def _clocks(trial: Trial, cache: Path | None) -> tuple[float, float]:

@@ -22,6 +22,8 @@ from qkv.studies.engine.estimate import Estimate, estimate
 from qkv.studies.engine.store import StudyFolder, folder_of, folders_beside, full_answer, loss_of, read_rows, unlike
 from qkv.studies.engine.tuning import Job, expected_runs, known_keys, pending
 from qkv.studies.engine.workers import Workers, places
+from qkv.studies.own import Own, is_own
+from qkv.studies.own import read as read_own
 from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
 from qkv.studies.questions import find
 from qkv.studies.quick import as_begun, first_words, power_words, sized
@@ -84,22 +86,25 @@ def run_study(
     """
     told = told or Told()
     started = told.started or time.monotonic()
-    question = find(name)
+    own = _own(name, source, quick, margin, minutes) if is_own(name) else None
+    question = own.question if own else find(name)
     scipy()  # without it there is no verdict, however long was trained
     if workers < 1:
         raise ConfigError(f"workers is {workers}; expected at least 1")
     is_cluster(on)  # a place that there is none of is said before anything is read
-    source = whole_source(source)
+    source = own.source if own else whole_source(source)
     ask = Ask(source=source, seeds=seeds, quick=quick, margin=margin, cache=cache)
-    budget = (QUICK_MINUTES if quick else FULL_MINUTES) if minutes is None else minutes
+    budget = minutes if minutes is not None else own.minutes if own else QUICK_MINUTES if quick else FULL_MINUTES
     told.say(first_words(question, ask, budget))
     again = as_begun(question.design, ask, within) if quick else None
     design = question.design(again or ask)
     with places(on, workers, cache) as (size, make):
-        begun = again is not None or _earlier_trainings(design, source, within)[1]
 
         def spent() -> float:
             return (time.monotonic() - started) / 60
+
+        design, expected = own.fitted(ask, within, size, budget, spent) if own else (design, None)
+        begun = again is not None or _earlier_trainings(design, source, within)[1]
 
         def enough(main: Estimate) -> None:
             nonlocal design
@@ -110,11 +115,12 @@ def run_study(
                 longer.check(design, budget, spent())
                 told.say(_main_words(design, longer, budget))
 
-        expected = estimate(design, source, cache, size, enough).of_steps(design.scale.steps)
+        if expected is None:
+            expected = estimate(design, source, cache, size, enough).of_steps(design.scale.steps)
+        elif not begun:
+            told.say(_main_words(design, expected, budget))
         keys, _ = _earlier_trainings(design, source, within)
-        for other in folders_beside(design, within):
-            if why := unlike(design, other):
-                told.say(f"No training in {other} can be used: {why}.")
+        _say_unlike(design, within, told)
         told.say(_plan(design, expected, budget) + ("" if is_cluster(on) else _few_threads(size)))
         if not begun:
             told.say(expected.reach(design, budget, spent()))
@@ -130,6 +136,18 @@ def run_study(
             return _conclude(question, design, ask, folder, budget, baselines)
 
 
+def _own(name: str, source: str, quick: bool, margin: float | None, minutes: float | None) -> Own:
+    """A study of one's own. Raises ConfigError for options that its file gives, or that it has not."""
+    own = read_own(Path(name))
+    for option, given in (("SOURCE", source), ("--margin", margin), ("--quick", quick)):
+        if given:
+            how = "type --minutes for less time" if option == "--quick" else "change it there"
+            raise ConfigError(f"{name} says what is trained on and judged, so leave {option} out; {how}")
+    if not (minutes or own.minutes):
+        raise ConfigError(f"{name}: budget is missing; write budget = {{ minutes = 60 }}, or type --minutes 60")
+    return own
+
+
 def _earlier_trainings(design: Design, source: str, within: Path) -> tuple[frozenset[str], bool]:
     """Keys of trainings that may be taken over from folders beside, and whether any training counts already."""
     beside = folders_beside(design, within)
@@ -141,8 +159,10 @@ def _earlier_trainings(design: Design, source: str, within: Path) -> tuple[froze
 
 def _plan(design: Design, expected: Estimate, budget: float) -> str:
     """What is about to be done, in one line."""
+    steps = sorted({design.scale.steps, *(dict(arm.sizes).get("steps", design.scale.steps) for arm in design.arms)})
     return (
-        f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings:"
+        f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings of"
+        f" {' to '.join(f'{n:,}' for n in dict.fromkeys((steps[0], steps[-1])))} steps:"
         f" {expected.minutes(design.replicates):.1f} minutes on {many(expected.workers, 'core')} in all;"
         f" the budget is {budget:g} {plural(budget, 'minute')}."
     )
@@ -162,6 +182,13 @@ def _main_words(design: Design, main: Estimate, budget: float) -> str:
             " seeds on one text."
         )
     return " ".join(filter(None, words))
+
+
+def _say_unlike(design: Design, within: Path, told: Told) -> None:
+    """Which trainings that lie beside the study are of no use to it."""
+    for other in folders_beside(design, within):
+        if why := unlike(design, other):
+            told.say(f"No training in {other} can be used: {why}.")
 
 
 def _few_threads(workers: int) -> str:

@@ -23,7 +23,7 @@ from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find as find_preset
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Scale, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.vocabulary import (
     ABOVE,

@@ -16,7 +16,7 @@ import numpy as np
 
 from qkv.randomness import generator
 from qkv.studies.engine.design import Contrast, Design, Scale, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.synthetic import streams
 from qkv.studies.synthetic.outcomes import OUTCOMES

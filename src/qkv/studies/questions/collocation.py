@@ -17,7 +17,7 @@ fewer measures of both.
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.probes.collocations import FEWEST_FOURS, chosen
 from qkv.studies.probes.pairs import commonest_word
 from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full

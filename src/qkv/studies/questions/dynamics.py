@@ -15,7 +15,7 @@ letters out gives too (docs/decisions), so what tells one from two is how far it
 import dataclasses
 
 from qkv.studies.engine.design import OF_TRAININGS, Arm, Contrast, Design, Pairs, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.vocabulary import ABOVE, FULL, GLOROT, QUICK, Settings, arm, cost, difference, level
 from qkv.words import plural

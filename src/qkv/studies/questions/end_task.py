@@ -16,7 +16,7 @@ about by `frozen-embeddings` on labelled texts.
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.probes.relatedness import AGAIN, SPACES, compared
 from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.vocabulary import ABOVE, ANSWERS, BELOW, FULL, LEARNS_MASKED, QUICK, Settings, arm, level

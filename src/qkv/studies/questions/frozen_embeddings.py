@@ -14,7 +14,7 @@ import dataclasses
 import math
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Accounts, Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.verdict.judging import ON_THE_WAY
 from qkv.studies.vocabulary import (

@@ -30,7 +30,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from qkv.studies.engine.design import Arm, Contrast, Design
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.vocabulary import (
     ABOVE,

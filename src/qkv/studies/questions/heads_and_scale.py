@@ -10,7 +10,7 @@ of rows and the share of them that one key takes whole, at the start and at the 
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.vocabulary import (
     ABOVE,

@@ -8,7 +8,7 @@ recall, which no table alone can do, and on addition modulo 97, of which a tenth
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.vocabulary import (
     ABOVE,

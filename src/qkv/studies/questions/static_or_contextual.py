@@ -24,7 +24,7 @@ import numpy as np
 from qkv.data.vectors import read_vectors
 from qkv.folder.run_folder import sha256_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.probes.analogies import FEWEST_ASKED, FEWEST_WORDS, N_QUESTIONS, grouped, n_askable
 from qkv.studies.probes.contextual import MOST_TOKENS
 from qkv.studies.question import Ask, Plain, Question, make_design

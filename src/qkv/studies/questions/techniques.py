@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Scale
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.vocabulary import ABOVE, QUICK, Settings, arm, cost
 

@@ -8,7 +8,7 @@ beside the same model untrained.
 """
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.vocabulary import (
     ABOVE,

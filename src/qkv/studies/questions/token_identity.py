@@ -15,7 +15,7 @@ import dataclasses
 
 from qkv.inspection.discriminant import MOST_CLASSES
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.vocabulary import (
     ABOVE,

@@ -29,7 +29,7 @@ import math
 from qkv.models.counting import n_parameters
 from qkv.studies.engine.assembly import config_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.probes.relatedness import AGAIN, UNTRAINED, compared
 from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.vocabulary import ABOVE, AT_START, FULL, QUICK, Settings, arm, difference, learned, near

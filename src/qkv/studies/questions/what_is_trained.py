@@ -14,7 +14,7 @@ do not. Of learning is spoken where W_E moved further than in the control and it
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.vocabulary import ABOVE, FULL, QUICK, arm, difference, level, near
 

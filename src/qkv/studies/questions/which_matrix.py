@@ -8,7 +8,7 @@ trained, the cost of setting each matrix back to its start and the ledger stand 
 
 from qkv.presets import find as find_preset
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Accounts, Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.vocabulary import (
     ABOVE,

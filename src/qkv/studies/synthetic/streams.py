@@ -163,7 +163,8 @@ def _third(made: Examples | Images, tunes: bool) -> Examples | Images:
 
 def _own_text(text: Text, source: str, cache: Path | None) -> Corpus:
     config = DataConfig(source=given(source).text, tokenizer=text.tokenizer, vocab=text.vocab)
-    return load_corpus(config, cache=cache, task_specials=True)
+    specials = dict(text.settings).get("specials", True)
+    return load_corpus(config, cache=cache, task_specials=specials)
 
 
 def _labelled(text: Text, source: str, cache: Path | None) -> Examples:

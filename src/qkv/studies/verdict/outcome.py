@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 
 __all__ = ["OUTCOMES", "Bounds", "outcome"]
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import compared, gate
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs
-from qkv.studies.engine.expectation import Expected
+from qkv.studies.expectation import Expected
 from qkv.studies.question import Plain, Question
 from qkv.studies.verdict.judging import ArmFigures, Effect, Findings, judged
 from qkv.studies.verdict.statistics import how_exact

@@ -7,9 +7,7 @@ where they differ, all of theirs are told.
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from qkv.models.layout import Layout
-from qkv.presets import find
-from qkv.studies.engine.assembly import MADE_TASKS, PRESET
+from qkv.studies.engine.assembly import layout_of, preset_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale
 
 __all__ = ["setting_words"]
@@ -28,10 +26,10 @@ _PARTS: Mapping[str, Mapping[object, str]] = {
     },
     "norm": {"none": "no norm", "rms": "RMSNorm", "layer": "LayerNorm"},
     "mlp": {"none": "no MLP", "relu2": "squared ReLU", "swiglu": "SwiGLU"},
-    "qk_norm": {True: "QK-norm"},
+    "qk_norm": {True: "QK-norm", False: "no QK-norm"},
     "skip": {False: "no skip connections"},
     "scale": {False: "undivided scores"},
-    "tied": {True: "W_U tied to W_E"},
+    "tied": {True: "W_U tied to W_E", False: "W_U and W_E untied"},
 }
 """Field of a layout -> value -> words; a value that is not here is told as its name."""
 _SILENT = ("start", "norm_eps")
@@ -44,15 +42,18 @@ def setting_words(design: Design, contrasts: Iterable[Contrast]) -> str:
     Of all arms that those contrasts read; deviations of some layouts are in brackets.
     """
     arms = [design.arm(name) for name in dict.fromkeys(name for contrast in contrasts for name in contrast.arms)]
-    others = dict.fromkeys(part for arm in arms for part in _deviations(arm).values())
-    some = f" (in some arms {', '.join(others)})" if others else ""
+    each = [list(_deviations(arm).values()) for arm in arms]
+    parts = dict.fromkeys(part for one in each for part in one)
+    common, others = ([part for part in parts if all(part in one for one in each) == same] for same in (True, False))
+    told = [*common, *([f"in some arms {', '.join(others)}"] if others else [])]
+    some = f" ({', '.join(told)})" if told else ""
     sizes = [dataclasses.replace(design.scale, **dict(arm.sizes)) for arm in arms]
     tokens = sorted({each.steps * each.batch_size * each.n_ctx for each in sizes})
     optimizers = " and ".join(dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms))
     trained = [arm for arm in arms if arm.trainer not in ("none", "inner study")]
     tuned = ", learning rates tuned" if any(arm.tune != "none" for arm in arms) else ", at fixed learning rates"
     return (
-        f"On {_texts(design, arms)}{_tasks(arms)}; textbook layout{some}, {_sizes(design.scale, arms)}"
+        f"On {_texts(design, arms)}{_tasks(arms)}; {_presets(arms)} layout{some}, {_sizes(design.scale, arms)}"
         f" ({_tokens(tokens)} tokens), initialization {_starts(arms)}; {optimizers}{tuned * bool(trained)}"
     )
 
@@ -86,21 +87,17 @@ def _tasks(arms: Sequence[Arm]) -> str:
 
 def _deviations(arm: Arm) -> dict[str, str]:
     """Field -> words, of each that is told and not as usual."""
-    layout, usual = _layout_of(arm), _usual(arm)
-    told = {field: getattr(layout, field) for field, _ in arm.layout if field not in _SILENT}
-    return {field: _part(field, value) for field, value in told.items() if value != getattr(usual, field)}
+    layout, usual = vars(layout_of(arm)), vars(preset_of(arm).layout)
+    told = [field for field in dict.fromkeys((*dict(arm.layout), *layout)) if field not in _SILENT]
+    return {field: _part(field, layout[field]) for field in told if layout[field] != usual[field]}
+
+
+def _presets(arms: Sequence[Arm]) -> str:
+    return " or ".join(dict.fromkeys(preset_of(arm).name for arm in arms))
 
 
 def _part(field: str, value: object) -> str:
     return _PARTS.get(field, {}).get(value, f"{field} {value}")
-
-
-def _layout_of(arm: Arm) -> Layout:
-    return dataclasses.replace(_usual(arm), **dict(arm.layout))
-
-
-def _usual(arm: Arm) -> Layout:
-    return find(PRESET, "causal" if arm.task in MADE_TASKS else arm.task).layout
 
 
 def _sizes(scale: Scale, arms: Sequence[Arm]) -> str:
@@ -132,6 +129,6 @@ def _count(values: Sequence[int], what: str) -> str:
 
 
 def _starts(arms: Sequence[Arm]) -> str:
-    starts = dict.fromkeys(_STARTS.get(_layout_of(arm).start, _layout_of(arm).start) for arm in arms)
+    starts = dict.fromkeys(_STARTS.get(layout_of(arm).start, layout_of(arm).start) for arm in arms)
     own = any(arm.tables or any("random(" in c or "identity" in c for c in arm.changes) for arm in arms)
     return " and ".join(starts) + " unless an arm says otherwise" * own

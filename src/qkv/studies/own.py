@@ -1,0 +1,519 @@
+"""A study of your own: a question, its arms and its effects in one TOML file.
+
+An arm trains what `qkv train SOURCE --steps N` trains with the settings of `[base]` and its own: the laws of size, the
+preset's optimizer and its schedule. Its learning rate is tuned in every replicate around the one that this training
+would have, unless the file sets one. The file is checked as a whole, against its text, before anything is written.
+"""
+
+import dataclasses
+import glob
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qkv.changes import parse_changes
+from qkv.config import flat, load_toml, whole_path
+from qkv.data.config import whole_source
+from qkv.data.corpus import Corpus
+from qkv.errors import ConfigError, UserError, missing_file, several, unknown
+from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.laws import PASSES
+from qkv.recipe import RunConfig, assemble
+from qkv.recipe.build import check_reached
+from qkv.recipe.request import OPTIONS, Request, resolve
+from qkv.studies.engine.assembly import config_of, software
+from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text, Trial
+from qkv.studies.engine.estimate import Estimate, estimate
+from qkv.studies.engine.store import folder_of
+from qkv.studies.engine.training import run_trial
+from qkv.studies.expectation import Expected
+from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.verdict.judging import ON_THE_WAY
+from qkv.studies.verdict.sentences import expected_words
+from qkv.tasks import find_task
+from qkv.tokenizers.tokenizer import KINDS
+from qkv.words import amount, many
+
+__all__ = ["QUANTITIES", "Own", "is_own", "read"]
+
+_NATS = "nats per token"
+QUANTITIES: Mapping[str, tuple[str, str]] = {
+    "loss": ("", _NATS),
+    **{quantity: ("", _NATS) for quantity in ON_THE_WAY},
+    **{f"loss {band}": ("frequency", _NATS) for band in ("common", "middling", "rare")},
+    "beyond frequencies": ("learned", _NATS),
+    "bits per byte": ("bits", "bits per byte"),
+    "drift": ("drift", "times the initial norm"),
+    "reset": ("reset", _NATS),
+    "earned": ("ledger", _NATS),
+    "row drift": ("rows", "times the initial norm"),
+    "half way": ("order of movement", "steps"),
+    "around": ("gradient path", "of the gradient"),
+    "angle": ("roles", "degrees"),
+    "symmetric share": ("roles", "of the square"),
+    "exchanged": ("roles", _NATS),
+    "entropy share": ("patterns", "of the largest entropy"),
+    "one head": ("ablation", _NATS),
+}
+"""What an effect can be of -> the probe that gives it (empty: every training has it) and its unit. Of a quantity of one
+matrix (drift, reset, earned, half way: `drift W_Q`) or of two (`angle QK`) it is the first word."""
+_OF_ONE = ("drift", "reset", "earned", "half way", "angle")
+
+_TASKS = ("causal", "masked")
+_KEYS = {
+    "question": "text", "source": "text", "budget": "a table", "steps": "a whole number", "seeds": "a whole number",
+    "task": "text", "tokenizer": "text", "vocab": "a whole number", "base": "a table", "arms": "a table",
+    "effects": "a list",
+}  # fmt: skip
+_ARM_KEYS = {"what": "text", "set": "a table", "changes": "a list"}
+_EFFECT_KEYS = {
+    "name": "text", "what": "text", "of": "text", "between": "a list", "margin": "a number", "expected": "a table"
+}  # fmt: skip
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "text": str, "a number": (int, float), "a whole number": int, "a table": dict, "a list": list
+}  # fmt: skip
+_SETTABLE = ("model.", "training.optimizer.", "training.schedule.", "training.batch_size", "training.accumulate")
+"""Beginnings of the settings that arms may have."""
+_RATES = ("training.optimizer.lr", "training.optimizer.muon_lr")
+
+_VAL_TOKENS = 16_384
+_FEWEST_STEPS, _SHORT_STEPS = 50, 200
+_USUAL_REPLICATES, _MOST_REPLICATES = 8, 12
+_USED = 0.9
+"""Share of a budget that is planned for."""
+_TRIED_STEPS, _LONGER = 8, 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Arm:
+    name: str
+    what: str
+    settings: JsonMapping
+    """Those of `[base]` and its own, by whole path, and `preset`."""
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Effect:
+    name: str
+    what: str
+    of: str
+    between: tuple[str, str]
+    margin: float
+    expected: Expected | None
+
+    @property
+    def probe_and_unit(self) -> tuple[str, str]:
+        return QUANTITIES.get(self.of) or QUANTITIES[_kind_of(self.of)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """A study as its file has it; nothing in it is left to check that can be seen without the text."""
+
+    path: Path
+    asks: str
+    source: str
+    minutes: float
+    """0 where the file gives no budget."""
+    steps: int
+    """Of every training; 0 where the budget decides."""
+    seeds: int | None
+    task: str
+    text: Text
+    base: _Arm
+    """What arms have in common."""
+    arms: tuple[_Arm, ...]
+    effects: tuple[_Effect, ...]
+
+    @property
+    def name(self) -> str:
+        """Of its folder: the file's, in letters that any file system takes."""
+        return re.sub(r"[^\w.-]+", "-", self.path.stem)[:60]
+
+    @property
+    def question(self) -> Question:
+        """The same as a built-in question, of the steps that the file gives, or of the fewest."""
+        first, *others = self.effects
+        expected = first.expected and first.expected.to_json()
+        return Question(
+            name=self.name,
+            asks=self.asks,
+            answer="; ".join(effect.name for effect in self.effects),
+            falsified_by=""
+            if expected is None
+            else f"{_capital(first.name)} is not {expected_words(expected.to_json())}.",
+            literature="",
+            design=lambda ask: self.design(ask, self.steps or _FEWEST_STEPS),
+            plain=_plain(first),
+            also={effect.name: _plain(effect) for effect in others},
+        )
+
+    def design(self, ask: Ask, steps: int) -> Design:
+        """The design at so many steps. Raises UserError for what does not fit the text, the model or one another."""
+        corpus = ask.corpus(self.text)
+        usual = self._resolved(self.base, corpus, steps)
+        s = usual.model.sizes
+        scale = Scale(
+            d_model=s.d_model, n_layers=s.n_layers, n_heads=s.n_heads, n_ctx=s.n_ctx, d_head=s.d_head, d_mlp=s.d_mlp,
+            batch_size=usual.training.batch_size, steps=steps, val_tokens=_VAL_TOKENS,
+            evaluations=4 if any(effect.of in ON_THE_WAY for effect in self.effects) else 2,
+        )  # fmt: skip
+        arms = [self._arm(arm, corpus, scale) for arm in self.arms]
+        with _located(self.path):
+            return make_design(
+                ask,
+                study=self.name,
+                texts={"text": self.text},
+                scale=scale,
+                arms=arms,
+                contrasts=[self._contrast(effect) for effect in self.effects],
+                replicates=self.seeds or _USUAL_REPLICATES,
+            )
+
+    def _contrast(self, effect: _Effect) -> Contrast:
+        a, b = effect.between
+        return Contrast(
+            name=effect.name,
+            what=effect.what or f"{effect.of} of {a!r} minus that of {b!r}",
+            terms=((1.0, a, effect.of), (-1.0, b, effect.of)),
+            margin=effect.margin,
+            unit=effect.probe_and_unit[1],
+            expected=effect.expected,
+        )
+
+    def _resolved(self, arm: _Arm, corpus: Corpus, steps: int) -> RunConfig:
+        """What `qkv train` would train."""
+        settings = dict(arm.settings)
+        preset = settings.pop("preset", None)
+        with _located(self.path, f"arms.{arm.name}" if arm in self.arms else "base"):
+            request = Request(
+                source=self.source, task=self.task, preset=preset, steps=steps, set=settings, changes=arm.changes,
+                watch="off", device="cpu", precision="fp32", threads=1,
+            )  # fmt: skip
+            return resolve(request, None, corpus)[0]
+
+    def _arm(self, arm: _Arm, corpus: Corpus, scale: Scale) -> Arm:
+        """An arm whose settings are all that its training has otherwise than a study's usual one."""
+        config = self._resolved(arm, corpus, scale.steps)
+        sizes = {**vars(config.model.sizes), "batch_size": config.training.batch_size}
+        probes = {effect.probe_and_unit[0] for effect in self.effects if arm.name in effect.between}
+        made = Arm(
+            name=arm.name,
+            what=arm.what,
+            task=self.task,
+            changes=config.changes,
+            sizes=tuple((name, sizes[name]) for name, usual in vars(scale).items() if sizes.get(name, usual) != usual),
+            optimizer=config.training.optimizer.kind,
+            lr=config.training.optimizer.lr,
+            tune="none" if any(rate in arm.settings for rate in _RATES) else "own",
+            probes=tuple(sorted(probes - {""})),
+            settings=(("preset", config.preset),),
+        )
+        trial = Trial(
+            arm=made, text=self.text, scale=dataclasses.replace(scale, **dict(made.sizes)), source=self.source,
+            source_sha256=corpus.sha256, lr=made.lr, seed=1, software=software(),
+        )  # fmt: skip
+        usual, own = flat(config_of(trial, corpus)), flat(config)
+        differs = {k: v for k, v in own.items() if k.startswith(_SETTABLE) and usual.get(k) != v}
+        differs["training.optimizer.lr"] = made.lr
+        with _located(self.path, f"arms.{arm.name}"):
+            check_reached(assemble(config, corpus))
+        return dataclasses.replace(made, settings=(*made.settings, *differs.items()))
+
+    def fitted(
+        self, ask: Ask, within: Path, workers: int, minutes: float, spent: Callable[[], float]
+    ) -> tuple[Design, Estimate | None]:
+        """The design that a budget affords, of which some minutes are spent, and what it takes.
+
+        One that was begun keeps its steps and replicates, and has no estimate. Otherwise replicates come first, then
+        steps, at most 4 passes over the text. Raises ConfigError where not even 2 replicates fit.
+        """
+        fewest = self.steps or _FEWEST_STEPS
+        design = self.design(ask, fewest)
+        if begun := self._begun(ask, design, within):
+            return begun, None
+        self._check_quantities(design, ask.cache)
+        timed = estimate(design, self.source, ask.cache, workers)
+        left = minutes - spent()
+        asked = ask.seeds or self.seeds
+        longer = timed.of_steps(fewest + _LONGER)
+
+        def affords(n: int) -> int:
+            """Most steps for so many replicates; below 0 where there is no time for any."""
+            now = timed.minutes(n)
+            return fewest + math.floor((_USED * left - now) / (longer.minutes(n) - now) * _LONGER)
+
+        wishes = [(n, fewest) for n in range(_MOST_REPLICATES, 1, -1)]
+        if not self.steps:
+            wishes = [(_USUAL_REPLICATES, _SHORT_STEPS), *((n, fewest) for n in range(6, 1, -1))]
+        if asked:
+            wishes = [(asked, fewest)]
+        fitting = next(((n, affords(n)) for n, least in wishes if affords(n) >= least), None)
+        if fitting is None:
+            n = asked or 2
+            raise ConfigError(
+                f"{self.path}: {minutes:g} minutes are too few: {n} replicates of {fewest} steps take about"
+                f" {timed.minutes(n):.1f} on {many(workers, 'core')}; type --minutes"
+                f" {math.ceil(minutes - left + timed.minutes(n) / _USED)}, or set fewer steps or a smaller model"
+            )
+        replicates, steps = fitting[0], self.steps or self._readable(design, ask, fitting[1])
+        fitted = dataclasses.replace(self.design(ask, steps), replicates=replicates)
+        return fitted, timed.of_steps(steps)
+
+    def _readable(self, design: Design, ask: Ask, steps: int) -> int:
+        """At most so many steps and passes over the text, of two digits."""
+        scale = design.scale
+        n_train = len(ask.corpus(self.text).train)
+        most = max(_FEWEST_STEPS, PASSES * n_train // (scale.batch_size * scale.n_ctx))
+        steps = min(steps, most)
+        unit = 10 ** max(0, len(str(steps)) - 2)
+        return steps // unit * unit
+
+    def _begun(self, ask: Ask, design: Design, within: Path) -> Design | None:
+        """The design of a folder of this file and text, with the replicates that are asked for or the most it had."""
+        beginning = glob.escape(folder_of(design, within).name.removesuffix(design.protocol[:8]))
+        found = []
+        for path in sorted(within.glob(f"{beginning}{'[0-9a-f]' * 8}/design-*.json")):
+            made = json.loads(path.read_text(encoding="utf-8"))
+            steps = made["scale"]["steps"]
+            if made["source_sha256"] != design.source_sha256 or (self.steps and steps != self.steps):
+                continue
+            as_begun = dataclasses.replace(self.design(ask, steps), replicates=ask.seeds or made["replicates"])
+            found += [as_begun] if folder_of(as_begun, within) == path.parent else []
+        return max(found, key=lambda each: each.replicates, default=None)
+
+    def _check_quantities(self, design: Design, cache: Path | None) -> None:
+        """Make sure that trainings measure what effects are of, by a few steps of each arm that is asked for more."""
+        for arm in (arm for arm in design.arms if arm.probes):
+            changes = tuple(change.partition("@")[0] for change in arm.changes)
+            trial = design.trial(dataclasses.replace(arm, changes=changes), 1, 0, source=self.source, report=True)
+            val_tokens = min(trial.scale.val_tokens, 64 * trial.scale.n_ctx)
+            scale = dataclasses.replace(trial.scale, steps=_TRIED_STEPS, val_tokens=val_tokens, evaluations=1)
+            with _located(self.path, f"arms.{arm.name}"):
+                measures = run_trial(dataclasses.replace(trial, scale=scale), cache)["measures"]
+            for effect in self.effects:
+                if arm.name in effect.between and effect.probe_and_unit[0] and effect.of not in measures:
+                    kind = _kind_of(effect.of)
+                    known = [name for name in measures if name.startswith(kind)] or list(measures)
+                    raise ConfigError(f"{self.path}: effects {effect.name!r}: {unknown('of', effect.of, known)}")
+
+
+class _located:
+    """Puts the file, and where in it, before the words of a mistake."""
+
+    def __init__(self, path: Path, where: str = "") -> None:
+        self._path, self._where = str(path), f"{where}: " if where else ""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UserError) and not str(error).startswith(self._path):
+            raise type(error)(f"{self._path}: {self._where}{error}") from None
+
+
+def is_own(name: str) -> bool:
+    """Whether what was typed for a question is a file of one's own."""
+    return name.endswith(".toml")
+
+
+def read(path: Path) -> Own:
+    """The study that a file describes.
+
+    Raises ConfigError or SourceError that names the file and the key: one that is missing, unknown or of another type,
+    a setting that there is not, an arm that is not there, an arm that nothing reads.
+    """
+    if not path.is_file():
+        raise missing_file(path, "file")
+    with _located(path):
+        table = _table(load_toml(path), "", _KEYS, ("question", "source", "arms", "effects"))
+        budget = _table(table.get("budget", {}), "budget", {"minutes": "a number"}, ())
+        for name, value in {"steps": table.get("steps", 1), "seeds": table.get("seeds", 2), **budget}.items():
+            least = 2 if name == "seeds" else 0
+            if not (value >= least and 0 < value < math.inf):
+                raise ConfigError(f"{name} is {value}; expected {f'at least {least}' if least else 'a number above 0'}")
+        task = table.get("task", "causal")
+        for what, value, known in (("task", task, _TASKS), ("tokenizer", table.get("tokenizer", "char"), KINDS)):
+            if value not in known:
+                raise ConfigError(unknown(what, value, known))
+        base = _base(table.get("base", {}))
+        arms = tuple(_read_arm(name, value, base) for name, value in table["arms"].items())
+        effects = tuple(_read_effect(value, i, arms) for i, value in enumerate(table["effects"], start=1))
+        _check(arms, effects, table)
+        return Own(
+            path=path,
+            asks=table["question"],
+            source=_source(path, table["source"]),
+            minutes=float(budget.get("minutes", 0.0)),
+            steps=table.get("steps", 0),
+            seeds=table.get("seeds"),
+            task=task,
+            text=Text(
+                tokenizer=table.get("tokenizer", find_task(task).tokenizer),
+                vocab=table.get("vocab", 0),
+                settings=(("specials", task == "masked"),),
+            ),
+            base=base,
+            arms=arms,
+            effects=effects,
+        )
+
+
+def _source(path: Path, source: str) -> str:
+    """Its whole path: a file or folder beside the study's file, else in the folder where the command is typed."""
+    beside = path.parent / source
+    return whole_source(str(beside) if source and beside.exists() else source)
+
+
+def _table(value: object, where: str, keys: Mapping[str, str], needed: Sequence[str]) -> JsonObject:
+    """A table whose keys and types are those of a schema. Raises ConfigError."""
+    name = f"{where}." if where else ""
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} is {value!r}; expected a table with {', '.join(keys)}")
+    for key, given in value.items():
+        if key not in keys:
+            raise ConfigError(unknown("key", f"{name}{key}", [f"{name}{known}" for known in keys]))
+        if isinstance(given, bool) or not isinstance(given, _TYPES[keys[key]]):
+            raise ConfigError(f"{name}{key} is {given!r}; expected {keys[key]}")
+    for key in needed:
+        if key not in value:
+            raise ConfigError(f"{name}{key} is missing; expected {keys[key]}")
+        if value[key] in ("", [], {}) and key != "source":
+            raise ConfigError(f"{name}{key} is empty; expected {keys[key]}")
+    return value
+
+
+def _base(given: JsonObject) -> _Arm:
+    changes = _changes(given.get("changes", []), "base.changes")
+    settings = _settings({name: value for name, value in given.items() if name != "changes"}, "base")
+    return _Arm(name="base", what="", settings=settings, changes=changes)
+
+
+def _read_arm(name: str, value: object, base: _Arm) -> _Arm:
+    where = f"arms.{name}"
+    table = _table(value, where, _ARM_KEYS, ())
+    own, changes = _settings(table.get("set", {}), f"{where}.set"), _changes(table.get("changes", []), where)
+    does = [f"{path.rpartition('.')[2]} {_written(value)}" for path, value in own.items()]
+    what = table.get("what") or "; ".join([*does, *changes]) or "as the base"
+    return _Arm(name=name, what=what, settings={**base.settings, **own}, changes=(*base.changes, *changes))
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _changes(given: list[str], where: str) -> tuple[str, ...]:
+    changes = tuple(several(f"{where}.changes", given))
+    for change in changes:
+        parse_changes(change)
+    return changes
+
+
+def _settings(given: JsonMapping, where: str) -> JsonObject:
+    """Settings by whole path, of tables inside tables too. Raises ConfigError for one that arms cannot have."""
+    found: JsonObject = {}
+    for name, value in _leaves(given):
+        try:
+            path = name if name == "preset" else whole_path(RunConfig, name)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        if path in ("task", "data.tokenizer", "data.vocab", "data.source", "training.schedule.steps"):
+            raise ConfigError(f"{where}: {path.rpartition('.')[2]} is the same for all arms; give it outside any table")
+        if path != "preset" and (path in OPTIONS or not path.startswith(_SETTABLE)):
+            raise ConfigError(
+                f"{where}: {path} is no setting of an arm; expected preset, or settings of model, training.optimizer or"
+                " training.schedule, training.batch_size or training.accumulate"
+            )
+        if path == "preset" and not isinstance(value, str):
+            raise ConfigError(f"{where}: preset is {value!r}; expected text")
+        if path in found:
+            raise ConfigError(f"{where}: {path} is given twice; leave one out")
+        found[path] = value
+    return found
+
+
+def _leaves(table: JsonMapping, above: str = "") -> list[tuple[str, object]]:
+    leaves: list[tuple[str, object]] = []
+    for name, value in table.items():
+        leaves += _leaves(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
+    return leaves
+
+
+def _read_effect(value: object, number: int, arms: Sequence[_Arm]) -> _Effect:
+    where = f"effects[{number}]"
+    table = _table(value, where, _EFFECT_KEYS, ("name", "of", "between", "margin"))
+    between, names = several(f"{where}.between", table["between"]), [arm.name for arm in arms]
+    if len(between) != 2 or between[0] == between[1]:
+        raise ConfigError(f'{where}.between is {between}; expected two arms, such as ["without", "with"]')
+    for arm in between:
+        if arm not in names:
+            raise ConfigError(f"{where}.between: {unknown('arm', arm, names)}")
+    if table["of"] not in QUANTITIES and _kind_of(table["of"]) not in _OF_ONE:
+        raise ConfigError(f"{where}: {unknown('of', table['of'], QUANTITIES)}")
+    if not 0 < table["margin"] < math.inf:
+        raise ConfigError(f"{where}.margin is {table['margin']}; expected a number above 0")
+    return _Effect(
+        name=table["name"],
+        what=table.get("what", ""),
+        of=table["of"],
+        between=(between[0], between[1]),
+        margin=float(table["margin"]),
+        expected=Expected.read(table["expected"], table["name"]) if "expected" in table else None,
+    )
+
+
+def _kind_of(quantity: str) -> str:
+    """`drift` of `drift W_Q`."""
+    return quantity.rpartition(" ")[0]
+
+
+def _check(arms: Sequence[_Arm], effects: Sequence[_Effect], table: JsonMapping) -> None:
+    """Make sure that arms and effects fit one another. Raises ConfigError."""
+    names = [effect.name for effect in effects]
+    read_by = {name for effect in effects for name in effect.between}
+    for arm in arms:
+        if arm.name not in read_by:
+            raise ConfigError(f"arms.{arm.name} is read by no effect; name it in one's between, or leave it out")
+        timed = any(change.start or change.stop is not None for text in arm.changes for change in parse_changes(text))
+        if timed and "steps" not in table:
+            raise ConfigError(f"arms.{arm.name} has a change between two steps; set steps, how many each training has")
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two effects are called {name!r}; give each a name of its own")
+    for effect in effects:
+        other = effect.expected and (effect.expected.less_than or effect.expected.more_than)
+        if other and (other not in names or other == effect.name):
+            raise ConfigError(
+                f"effects {effect.name!r}: expected: {unknown('effect', other, set(names) - {effect.name})}"
+            )
+
+
+# words
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _plain(effect: _Effect) -> Plain:
+    """The sentences of an effect, by how it comes out; a cost is told as one."""
+    unit = effect.probe_and_unit[1]
+    within = f"(within ±{amount(effect.margin, signed=False, unit=unit)} {unit})"
+    name, of = (words.replace("{", "{{").replace("}", "}}") for words in (effect.name, effect.of))
+    a, b = (f"‘{arm}’".replace("{", "{{").replace("}", "}}") for arm in effect.between)
+    if name.lower().startswith("cost of ") and effect.of == "loss":
+        thing = _capital(name[len("cost of ") :])
+        return Plain(
+            above=f"{thing} costs {{effect}} {unit}.",
+            below=f"{thing} lowers the loss by {{effect}} {unit}.",
+            same=f"{thing} makes no meaningful difference {within}.",
+        )
+    return Plain(
+        above=f"{_capital(name)}: the {of} of {a} is {{effect}} {unit} higher than that of {b}.",
+        below=f"{_capital(name)}: the {of} of {a} is {{effect}} {unit} lower than that of {b}.",
+        same=f"{_capital(name)}: no meaningful difference in {of} between {a} and {b} {within}.",
+    )
