@@ -112,7 +112,7 @@ class PatchedShown:
     def _table(self, columns: Sequence[str], values: np.ndarray) -> None:
         """One line for each token at which some value [pos, column] is not next to 0."""
         seen = np.abs(values * self.patching.difference if self.patching.caution else values).max(axis=1)
-        kept = np.flatnonzero(seen >= SHOWN_FROM)
+        kept = np.flatnonzero(seen >= SHOWN_FROM).tolist()
         rows = [(self._label(i), *self._cells(values[i])) for i in kept]
         if rows:
             screen.print_table([self.of[1], *columns], rows)
