@@ -29,7 +29,7 @@ from qkv.changes import OPS
 from qkv.cli import command_parser
 from qkv.commands import COMMANDS
 from qkv.commands.doctor import EXTRAS
-from qkv.inspection.agreement import CLAIMS
+from qkv.inspection.answers.agreement import CLAIMS
 from qkv.installing import PUBLIC_ADDRESS
 from qkv.instruments.ledger import EARNED, EARNED_ROWS, ROW_GRADIENT
 from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, MODULES
@@ -590,7 +590,7 @@ def _answer_pages() -> dict[str, Callable[[], str]]:
 
 
 def kept_answers() -> str:
-    """What the studies found, as far as `qkv.inspection.agreement` compares a run with it."""
+    """What the studies found, as far as `qkv.inspection.answers.agreement` compares a run with it."""
     told: dict[str, Any] = {}
     for claim in CLAIMS:
         kept = _result(f"{claim.study}-full") or _result(f"{claim.study}-quick")
@@ -617,7 +617,7 @@ PAGES |= {"settings.md": settings_page, "matrices.md": matrices_page, "install.m
 PAGES |= _answer_pages()
 PAGES["playground/index.html"] = playground
 PAGES["../README.md"] = readme
-PAGES["../src/qkv/inspection/kept_answers.json"] = kept_answers
+PAGES["../src/qkv/inspection/answers/kept_answers.json"] = kept_answers
 
 
 def stale() -> list[str]:

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 import qkv
 from qkv.inspection import read
-from qkv.inspection.agreement import CLAIMS, KEPT, agreement, checks, passes
+from qkv.inspection.answers.agreement import CLAIMS, KEPT, agreement, checks, passes
 from qkv.inspection.answers.answer import Evidence
 from qkv.instruments.probe import spread_windows
 from qkv.telemetry import AddressRow

@@ -78,3 +78,18 @@ def test_what_fills_a_short_window_is_no_text():
     real = torch.from_numpy(ids[:40].astype(np.int64))[None]
     alone = Probe(Batch(inputs=real, targets=real), probe.repeated)
     np.testing.assert_allclose(probe.read(model), alone.read(model), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_kv_heads", [4, 2])
+def test_by_window_the_same_is_read_of_each_pair_alone(corpus, n_kv_heads):
+    """Padded sequences of two stacks, self- and cross-attention."""
+    task = find_task("translate")
+    sizes = Sizes(d_vocab=corpus.tokenizer.d_vocab, d_model=16, n_layers=1, n_heads=4, n_kv_heads=n_kv_heads, n_ctx=64)
+    model = build(ModelConfig(kind="EncoderDecoderLM", sizes=sizes, layout=Layout(start="xavier")).resolved(), 0)
+    wide = Probe.of(task, corpus, model, 0, is_wide=True)
+    found = wide.read(model, by_window=True)
+    assert found.shape == (len(STATISTICS), 12, len(wide.batch.inputs)) and len(wide.batch.inputs) > 2
+    for i in (0, len(wide.batch.inputs) - 1):
+        b, row = wide.batch, slice(i, i + 1)
+        one = Batch(b.inputs[row], b.targets, mask=b.mask[row], source=b.source[row], source_mask=b.source_mask[row])
+        np.testing.assert_allclose(found[:, :, i], Probe(one, None).read(model), rtol=1e-4, atol=1e-6)

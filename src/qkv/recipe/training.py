@@ -24,7 +24,7 @@ from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
 from qkv.errors import ConfigError, Interrupted, RunFolderError, typed
 from qkv.folder.run_folder import RunFolder
-from qkv.inspection.agreement import passes
+from qkv.inspection.answers.agreement import passes
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import LEVELS

@@ -10,7 +10,7 @@ expected.
 from collections.abc import Callable
 from pathlib import Path
 
-from qkv.inspection.agreement import agreement
+from qkv.inspection.answers.agreement import agreement
 from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.inspection.answers.events import events
 from qkv.inspection.answers.heads import heads
