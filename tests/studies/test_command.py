@@ -62,6 +62,7 @@ def test_a_study_prints_its_sentence_or_one_json_object(capsys, monkeypatch, tmp
     place.mkdir()
     (place / "verdict.json").write_text(json.dumps(full))
     status, out, _ = typed(capsys, "study", "tiny", small_text, "--quick", "--seeds", "2")
+
     lines = out.splitlines()
     beaten = counted["trained"] >= counted["ngram"]
     assert lines[0].startswith("These models know less than counting (") == beaten and lines[0] == verdict["plain"]
