@@ -114,3 +114,10 @@ def test_a_quick_study_goes_on_with_the_design_that_it_began(tiny_study, small_t
     assert Path(verdict["run"]) == folder and verdict["not_reached"] == []
     assert verdict["seeds"] >= 6 and verdict["trainings"] == 2 * verdict["seeds"]
     assert "at fixed learning rates" in verdict["sentence"] and verdict["source"]["untuned"] is True
+
+
+def test_that_replicates_share_a_text_is_said_before_it_trains(tiny_study, small_text):
+    design = tiny_study.design(Ask(source=str(small_text)))
+    words = [runner._main_words(dataclasses.replace(design, slices=n), timed(design, 1.0), 3.0) for n in (1, 3)]
+    assert "Replicates share the text" in words[0] and "the interval is over seeds on one text." in words[0]
+    assert "share" not in words[1] and "about 0.1 minutes" in words[1]

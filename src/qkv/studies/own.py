@@ -35,7 +35,7 @@ from qkv.studies.verdict.judging import ON_THE_WAY
 from qkv.studies.verdict.sentences import expected_words
 from qkv.tasks import find_task
 from qkv.tokenizers.tokenizer import KINDS
-from qkv.words import amount, many
+from qkv.words import many
 
 __all__ = ["QUANTITIES", "Own", "is_own", "read"]
 
@@ -138,14 +138,12 @@ class Own:
     def question(self) -> Question:
         """The same as a built-in question, of the steps that the file gives, or of the fewest."""
         first, *others = self.effects
-        expected = first.expected and first.expected.to_json()
+        expected = expected_words(first.expected.to_json()) if first.expected else ""
         return Question(
             name=self.name,
             asks=self.asks,
             answer="; ".join(effect.name for effect in self.effects),
-            falsified_by=""
-            if expected is None
-            else f"{_capital(first.name)} is not {expected_words(expected.to_json())}.",
+            falsified_by=f"{_capital(first.name)} is not {expected}." if expected else "",
             literature="",
             design=lambda ask: self.design(ask, self.steps or _FEWEST_STEPS),
             plain=_plain(first),
@@ -178,7 +176,7 @@ class Own:
         a, b = effect.between
         return Contrast(
             name=effect.name,
-            what=effect.what or f"{effect.of} of {a!r} minus that of {b!r}",
+            what=effect.what or effect.name,
             terms=((1.0, a, effect.of), (-1.0, b, effect.of)),
             margin=effect.margin,
             unit=effect.probe_and_unit[1],
@@ -484,12 +482,6 @@ def _check(arms: Sequence[_Arm], effects: Sequence[_Effect], table: JsonMapping)
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two effects are called {name!r}; give each a name of its own")
-    for effect in effects:
-        other = effect.expected and (effect.expected.less_than or effect.expected.more_than)
-        if other and (other not in names or other == effect.name):
-            raise ConfigError(
-                f"effects {effect.name!r}: expected: {unknown('effect', other, set(names) - {effect.name})}"
-            )
 
 
 # words
@@ -502,9 +494,10 @@ def _capital(words: str) -> str:
 def _plain(effect: _Effect) -> Plain:
     """The sentences of an effect, by how it comes out; a cost is told as one."""
     unit = effect.probe_and_unit[1]
-    within = f"(within ±{amount(effect.margin, signed=False, unit=unit)} {unit})"
-    name, of = (words.replace("{", "{{").replace("}", "}}") for words in (effect.name, effect.of))
-    a, b = (f"‘{arm}’".replace("{", "{{").replace("}", "}}") for arm in effect.between)
+    within = f"(within ±{effect.margin:g} {unit})"
+    name, of, a, b = (
+        words.replace("{", "{{").replace("}", "}}") for words in (effect.name, effect.of, *effect.between)
+    )
     if name.lower().startswith("cost of ") and effect.of == "loss":
         thing = _capital(name[len("cost of ") :])
         return Plain(
@@ -513,7 +506,7 @@ def _plain(effect: _Effect) -> Plain:
             same=f"{thing} makes no meaningful difference {within}.",
         )
     return Plain(
-        above=f"{_capital(name)}: the {of} of {a} is {{effect}} {unit} higher than that of {b}.",
-        below=f"{_capital(name)}: the {of} of {a} is {{effect}} {unit} lower than that of {b}.",
-        same=f"{_capital(name)}: no meaningful difference in {of} between {a} and {b} {within}.",
+        above=f"{_capital(name)}: the {of} of ‘{a}’ is {{effect}} {unit} higher than that of ‘{b}’.",
+        below=f"{_capital(name)}: the {of} of ‘{a}’ is {{effect}} {unit} lower than that of ‘{b}’.",
+        same=f"{_capital(name)}: no meaningful difference in {of} between ‘{a}’ and ‘{b}’ {within}.",
     )

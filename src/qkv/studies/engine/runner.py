@@ -35,7 +35,7 @@ from qkv.words import many, plural
 
 __all__ = ["Made", "Told", "run_study"]
 
-_LAST_SECONDS = 5.0
+_LAST_SECONDS = 8.0
 """Of a budget, to judge and to write what was found."""
 
 
@@ -96,41 +96,16 @@ def run_study(
     ask = Ask(source=source, seeds=seeds, quick=quick, margin=margin, cache=cache)
     budget = minutes if minutes is not None else own.minutes if own else QUICK_MINUTES if quick else FULL_MINUTES
     told.say(first_words(question, ask, budget))
-    again = as_begun(question.design, ask, within) if quick else None
-    design = question.design(again or ask)
     with places(on, workers, cache) as (size, make):
-
-        def spent() -> float:
-            return (time.monotonic() - started) / 60
-
-        design, expected = own.fitted(ask, within, size, budget, spent) if own else (design, None)
-        begun = again is not None or _earlier_trainings(design, source, within)[1]
-
-        def enough(main: Estimate) -> None:
-            nonlocal design
-            if not begun:
-                if quick and design.primary.tries == 1:
-                    design = question.design(sized(question.design, ask, design, main, budget - spent()))
-                longer = main.of_steps(design.scale.steps)
-                longer.check(design, budget, spent())
-                told.say(_main_words(design, longer, budget))
-
-        if expected is None:
-            expected = estimate(design, source, cache, size, enough).of_steps(design.scale.steps)
-        elif not begun:
-            told.say(_main_words(design, expected, budget))
+        design, expected = _sized(question, own, ask, within, size, budget, started, told)
         keys, _ = _earlier_trainings(design, source, within)
         _say_unlike(design, within, told)
         told.say(_plan(design, expected, budget) + ("" if is_cluster(on) else _few_threads(size)))
-        if not begun:
-            told.say(expected.reach(design, budget, spent()))
         with StudyFolder.begin(design, within) as folder:
             folder.adopt(design, keys)
             told.say(f"The design stands in {folder.path}.")
-            baselines = baselines_of(
-                design,
-                lambda text: [ask.corpus(text, design.scale.val_tokens, part) for part in design.scored(text)],
-            )
+            val = design.scale.val_tokens
+            baselines = baselines_of(design, lambda text: [ask.corpus(text, val, part) for part in design.scored(text)])
             with contextlib.closing(make(_expected(design))) as pool:
                 _train(design, source, folder, pool, started + 60 * budget - expected.slowest - _LAST_SECONDS, told)
             return _conclude(question, design, ask, folder, budget, baselines)
@@ -146,6 +121,51 @@ def _own(name: str, source: str, quick: bool, margin: float | None, minutes: flo
     if not (minutes or own.minutes):
         raise ConfigError(f"{name}: budget is missing; write budget = {{ minutes = 60 }}, or type --minutes 60")
     return own
+
+
+def _sized(
+    question: Question,
+    own: Own | None,
+    ask: Ask,
+    within: Path,
+    workers: int,
+    budget: float,
+    started: float,
+    told: Told,
+) -> tuple[Design, Estimate]:
+    """The design, of a quick study or one's own as large as its time allows, and what it takes; says what it will answer.
+
+    One that was begun keeps its size and takes any budget. Raises ConfigError for a budget that is too small.
+    """
+
+    def spent() -> float:
+        return (time.monotonic() - started) / 60
+
+    expected, again = None, as_begun(question.design, ask, within) if ask.quick else None
+    if own:
+        design, expected = own.fitted(ask, within, workers, budget, spent)
+        begun = expected is None
+    else:
+        design = question.design(again or ask)
+        begun = again is not None or _earlier_trainings(design, ask.source, within)[1]
+
+    def enough(main: Estimate) -> None:
+        nonlocal design
+        if begun:
+            return
+        if ask.quick and design.primary.tries == 1:
+            design = question.design(sized(question.design, ask, design, main, budget - spent()))
+        longer = main.of_steps(design.scale.steps)
+        longer.check(design, budget, spent())
+        told.say(_main_words(design, longer, budget))
+
+    if expected is None:
+        expected = estimate(design, ask.source, ask.cache, workers, enough).of_steps(design.scale.steps)
+    elif not begun:
+        told.say(_main_words(design, expected, budget))
+    if not begun:
+        told.say(expected.reach(design, budget, spent()))
+    return design, expected
 
 
 def _earlier_trainings(design: Design, source: str, within: Path) -> tuple[frozenset[str], bool]:
