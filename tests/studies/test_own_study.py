@@ -169,8 +169,11 @@ def test_a_planted_difference_is_found_and_said(write, capsys, monkeypatch, tmp_
     assert status == 0 and verdict["verdict"] == "differs" and verdict["low"] > 0.02
     assert verdict["asks"] == "Does width help?" and verdict["study"] == "mine"
     size, low, high = (f"{verdict[name]:.3f}" for name in ("effect", "low", "high"))
-    first = f"A narrow model costs {size} nats per token (95% interval {low} to {high})."
-    assert verdict["plain"].startswith(first) and "of 60 steps" in err
+    first = "A narrow model costs "
+    interval = f"Cost of a narrow model: +{size} nats per token (95% interval +{low} to +{high}, 6 replicates)."
+    assert first in verdict["plain"] and interval in verdict["sentence"] and "of 60 steps" in err
+    assert verdict["expected"] == {"above": 0.0} and verdict["otherwise"] == []
+    assert [row["outcome"] for row in verdict["contrasts"]] == ["met", None]
     assert [row["unit"] for row in verdict["contrasts"]] == ["nats per token", "times the initial norm"]
     assert (
         "modern layout (no QK-norm), 1 layer, d_model 8 and 32" in verdict["condition"]
@@ -181,30 +184,24 @@ def test_a_planted_difference_is_found_and_said(write, capsys, monkeypatch, tmp_
     page = (Path(verdict["run"]) / "page.html").read_text()
     assert "cost of a narrow model" in page
     status, out, _ = typed(capsys, "study", path)
-    assert status == 0 and first in out and "Published" not in out
+    assert status == 0 and first in out
 
 
 def test_what_makes_no_difference_and_what_is_open_are_said_so(write):
     own = read(write())
     contrast = own.design(ask(own), 20).contrasts[0]
     for values, said in (
-        ([0.001, -0.001, 0.002, -0.002, 0.001, -0.001], "makes no meaningful difference (within ±0.020 nats"),
-        ([0.5, -0.5, 0.2, -0.3, 0.4, -0.1], "Inconclusive: cost of a narrow model (95% interval -0.5"),
-        (
-            [-0.51, -0.5, -0.52, -0.5, -0.5, -0.52],
-            "narrow model lowers the loss by 0.508 nats per token (95% interval 0.5",
-        ),
+        ([0.001, -0.001, 0.002, -0.002, 0.001, -0.001], "makes no meaningful difference (within ±0.02 nats per token)"),
+        ([0.5, -0.5, 0.2, -0.3, 0.4, -0.1], "Inconclusive (-0.50 to +0.50 nats per token): cost of a narrow model."),
+        ([-0.51, -0.5, -0.52, -0.5, -0.5, -0.52], "narrow model lowers the loss by 0.51 nats per token."),
     ):
-        (effect,) = judged([(contrast, numbered(values))])
-        found = type("F", (), {"primary": effect, "effects": (effect,)})()
-        assert said in plainly(own.question, found)
+        assert said in plainly(own.question, judged([(contrast, numbered(values))]))
 
 
 def test_names_with_braces_are_said_as_they_are(write):
     own = read(write(STUDY.replace("cost of a narrow model", "effect of {d_model}")))
-    (effect,) = judged([(own.design(ask(own), 20).contrasts[0], numbered([0.5, 0.4, 0.6, 0.5, 0.5, 0.6]))])
-    found = type("F", (), {"primary": effect, "effects": (effect,)})()
-    assert plainly(own.question, found).startswith("Effect of {d_model}: the loss of ‘narrow’ is 0.517")
+    effects = judged([(own.design(ask(own), 20).contrasts[0], numbered([0.5, 0.4, 0.6, 0.5, 0.5, 0.6]))])
+    assert plainly(own.question, effects).startswith("Effect of {d_model}: the loss of ‘narrow’ is 0.52")
 
 
 def test_a_study_that_was_stopped_goes_on_and_ends_with_the_same_bytes(write, tmp_path, monkeypatch):
@@ -396,7 +393,7 @@ BAD = [
     (changed('of = "loss"', 'of = "drift W_Z"'), "'drift W_"),
     (changed("{ above = 0.0 }", '"above 0"'), "expected is 'above 0'; expected a table"),
     (changed("{ above = 0.0 }", "{ around = 1 }"), "cost of a narrow model"),
-    (changed("{ above = 0.0 }", '{ less_than = "other" }'), "unknown effect 'other'"),
+    (changed("{ above = 0.0 }", '{ less_than = "other" }'), "differ from 'other', which is no other effect"),
     (changed("cost of a narrow model", "other") + MORE, "two effects are called 'other'"),
     ("question = [", "not valid TOML"),
 ]  # fmt: skip

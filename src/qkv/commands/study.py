@@ -124,16 +124,16 @@ class _Line:
 
 
 def _print(verdict: JsonMapping) -> None:
-    """What counting knows, the sentence with its condition, then what it rests on."""
+    """The answer, its condition and how the models compare with counting, then what it rests on."""
     from qkv.studies.counting import counting_words
     from qkv.views.study.page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, as_shown, effect_cells, expectations
     from qkv.views.study.section import accounts_table
 
     verdict = as_shown(verdict)
-    print(counting_words(verdict))
     if verdict["plain"]:
         print(verdict["plain"])
     print(verdict["condition"])
+    print(counting_words(verdict))
     print(verdict["sentence"] + "\n")
     if side_by_side := accounts_table(verdict):
         screen.print_table(side_by_side[0], side_by_side[1:])
@@ -150,6 +150,4 @@ def _print(verdict: JsonMapping) -> None:
     print()
     for heading, words in expectations(verdict):
         print(f"{heading}: {words}")
-    if verdict["literature"]:
-        print(f"Published: {verdict['literature']}")
     print(f"Every one of {many(verdict['trainings'], 'training')} is logged in {verdict['run']}; open its page.html")

@@ -5,6 +5,7 @@ on the validation tokens that they are scored on. Tasks made by a rule have what
 and images have nothing here, and the file says so.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine.design import Arm, Design, Text
 from qkv.studies.synthetic.streams import markov_entropy, markov_matrix
 
-__all__ = ["baselines_of", "compared", "counting_words", "yardstick"]
+__all__ = ["baselines_of", "compared", "counting_words", "gate", "yardstick"]
 
 _UNTRAINED = ("none", "contrastive", "inner study")
 """Trainers after which a loss is not that of a model that was trained on the text."""
@@ -34,8 +35,8 @@ _NONE = {
 def baselines_of(design: Design, corpus: Callable[[Text], Corpus]) -> list[JsonObject]:
     """For every (task, text) of a design's arms: `task`, `text`, `nats` per token or None, and `what` that is.
 
-    Next tokens of a text also have `order` and `tokens`, how many are scored. corpus: a text of the design -> its
-    tokens, the validation part cut to what is scored. Takes seconds a text.
+    Next tokens of a text also have `order`, `tokens`, how many are scored, and `uniform`, the nats of uniform guessing.
+    corpus: a text of the design -> its tokens, the validation part cut to what is scored. Takes seconds a text.
     """
     texts = dict(design.texts)
     asked = dict.fromkeys((arm.task, arm.text) for arm in design.arms)
@@ -54,7 +55,8 @@ def _of(task: str, text: Text, corpus: Callable[[Text], Corpus]) -> JsonObject:
         s = dict(text.settings)
         least = markov_entropy(markov_matrix(s["states"], s["sharpness"], s["noise"]))
         what += f"; the source itself has {least:.3f} in the long run"
-    return {"nats": orders[order - 1], "order": order, "tokens": len(made.val) - 1, "what": what}
+    uniform = math.log(made.tokenizer.d_vocab)
+    return {"nats": orders[order - 1], "order": order, "tokens": len(made.val) - 1, "uniform": uniform, "what": what}
 
 
 def compared(design: Design, baselines: Sequence[JsonMapping], losses: Mapping[str, float | None]) -> JsonObject:
@@ -82,38 +84,43 @@ def _is_trained(arm: Arm) -> bool:
     return arm.trainer not in _UNTRAINED and arm.labels == "real"
 
 
-def counting_words(verdict: JsonMapping) -> str:
-    """Whether the models of a study know more than counting, in a sentence; empty for a file that does not say."""
-    found = verdict.get("baseline")
-    if found is None:
+def gate(found: JsonMapping) -> str:
+    """What an answer begins with where its trained model does not beat the best n-gram; else empty.
+
+    found: `baseline` of a verdict's file.
+    """
+    if found["ngram"] is None or found["trained"] is None or found["trained"] < found["ngram"]:
         return ""
+    return (
+        f"These models know less than counting ({_against(found)}), so this answer is about models that have not yet"
+        " learned the text."
+    )
+
+
+def counting_words(verdict: JsonMapping) -> str:
+    """How the trained models of a study compare with counting, in a sentence."""
+    found = verdict["baseline"]
     if found["ngram"] is None:
-        return "No n-gram applies to what the models of this study predict, and no other baseline was computed."
+        return "No counting baseline applies to what these models predict."
     if found["trained"] is None:
-        return f"No loss of a trained model is kept to compare with counting ({found['ngram']:.2f} nats per token)."
-    digits = 2 if f"{found['trained']:.2f}" != f"{found['ngram']:.2f}" else 4
-    return (
-        f"{_who(found)}: {found['trained']:.{digits}f} nats per token ({found['arm']}) against"
-        f" {found['ngram']:.{digits}f} for the best n-gram (order {found['order']}) on the same {found['tokens']:,}"
-        " tokens."
-    )
-
-
-def _who(found: JsonMapping) -> str:
-    """Which models know less or more than counting, each on the tokens of its own text."""
+        return f"This study trains no model to compare with counting ({found['ngram']:.2f} nats per token)."
     better, of = found["better"], found["of"]
-    if better in (0, of):
-        who = "The model of this study knows" if of == 1 else "The models of this study know"
-        return f"{who} {'more' if better else 'less'} than counting"
+    who = "The trained model" if of == 1 else f"{better or 'None'} of {of} trained models"
+    beats = "does not beat" if of == 1 and not better else "beats" if better < 2 else "beat"
     return (
-        f"Of the {of} models of this study {better} know{'s' * (better == 1)} more than counting and {of - better} less"
+        f"{who} {beats} the best n-gram. On the same {found['tokens']:,} tokens: {_against(found)}, of order"
+        f" {found['order']}."
     )
+
+
+def _against(found: JsonMapping) -> str:
+    digits = 2 if f"{found['trained']:.2f}" != f"{found['ngram']:.2f}" else 4
+    return f"{found['trained']:.{digits}f} nats per token against {found['ngram']:.{digits}f} for the best n-gram"
 
 
 def yardstick(verdict: JsonMapping, arm: JsonMapping) -> str:
     """What an arm's loss is to be compared with, for a table: nats and what they are of."""
-    rows = verdict.get("baselines", ())
-    row = next((row for row in rows if (row["task"], row["text"]) == (arm["task"], arm["text"])), None)
+    row = next((row for row in verdict["baselines"] if (row["task"], row["text"]) == (arm["task"], arm["text"])), None)
     if row is None:
         return "–"
     if "order" in row:

@@ -32,9 +32,10 @@ from qkv.studies.engine.store import folder_of
 from qkv.studies.engine.training import run_trial
 from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.verdict.judging import ON_THE_WAY
+from qkv.studies.verdict.sentences import expected_words
 from qkv.tasks import find_task
 from qkv.tokenizers.tokenizer import KINDS
-from qkv.words import amount, many
+from qkv.words import many
 
 __all__ = ["QUANTITIES", "Own", "is_own", "read"]
 
@@ -137,15 +138,14 @@ class Own:
     def question(self) -> Question:
         """The same as a built-in question, of the steps that the file gives, or of the fewest."""
         first, *others = self.effects
-        expected = first.expected
+        expected = expected_words(first.expected.to_json()) if first.expected else ""
         return Question(
             name=self.name,
             asks=self.asks,
             answer="; ".join(effect.name for effect in self.effects),
-            falsified_by="" if expected is None else f"{_capital(first.name)} is not {_expected_words(expected)}.",
+            falsified_by=f"{_capital(first.name)} is not {expected}." if expected else "",
             literature="",
             design=lambda ask: self.design(ask, self.steps or _FEWEST_STEPS),
-            claim=lambda found: _capital(first.name),
             plain=_plain(first),
             also={effect.name: _plain(effect) for effect in others},
         )
@@ -176,11 +176,11 @@ class Own:
         a, b = effect.between
         return Contrast(
             name=effect.name,
-            what=effect.what or f"{effect.of} of {a!r} minus that of {b!r}",
+            what=effect.what or effect.name,
             terms=((1.0, a, effect.of), (-1.0, b, effect.of)),
             margin=effect.margin,
             unit=effect.probe_and_unit[1],
-            expected="",  # MERGE: expected=effect.expected, once Contrast.expected is an Expected
+            expected=effect.expected,
         )
 
     def _resolved(self, arm: _Arm, corpus: Corpus, steps: int) -> RunConfig:
@@ -482,12 +482,6 @@ def _check(arms: Sequence[_Arm], effects: Sequence[_Effect], table: JsonMapping)
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two effects are called {name!r}; give each a name of its own")
-    for effect in effects:
-        other = effect.expected and (effect.expected.less_than or effect.expected.more_than)
-        if other and (other not in names or other == effect.name):
-            raise ConfigError(
-                f"effects {effect.name!r}: expected: {unknown('effect', other, set(names) - {effect.name})}"
-            )
 
 
 # words
@@ -497,35 +491,22 @@ def _capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _expected_words(expected: Expected) -> str:
-    """`above 0`, `within 0.1 of 1`, `less than 'another effect'`."""
-    if expected.near is not None:
-        return f"within {expected.within:g} of {expected.near:g}"
-    ((name, value),) = expected.to_json().items()
-    return f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:g}'}"
-
-
 def _plain(effect: _Effect) -> Plain:
     """The sentences of an effect, by how it comes out; a cost is told as one."""
     unit = effect.probe_and_unit[1]
-    margin = f"{amount(effect.margin, signed=False, unit=unit)} {unit}"
-    name, of = (words.replace("{", "{{").replace("}", "}}") for words in (effect.name, effect.of))
-    a, b = (f"‘{arm}’".replace("{", "{{").replace("}", "}}") for arm in effect.between)
-    size = f"{{effect}} {unit} ({{interval}})"
-    unresolved = f"Inconclusive: {name} ({{interval}}, in {unit})."
+    within = f"(within ±{effect.margin:g} {unit})"
+    name, of, a, b = (
+        words.replace("{", "{{").replace("}", "}}") for words in (effect.name, effect.of, *effect.between)
+    )
     if name.lower().startswith("cost of ") and effect.of == "loss":
         thing = _capital(name[len("cost of ") :])
         return Plain(
-            above=f"{thing} costs {size}.",
-            below=f"{thing} lowers the loss by {size}.",
-            slightly=f"{thing} changes the loss by only {size}, within the margin of ±{margin}.",
-            equivalent=f"{thing} makes no meaningful difference (within ±{margin}).",
-            unresolved=unresolved,
+            above=f"{thing} costs {{effect}} {unit}.",
+            below=f"{thing} lowers the loss by {{effect}} {unit}.",
+            same=f"{thing} makes no meaningful difference {within}.",
         )
     return Plain(
-        above=f"{_capital(name)}: the {of} of {a} is {size} higher than that of {b}.",
-        below=f"{_capital(name)}: the {of} of {a} is {size} lower than that of {b}.",
-        slightly=f"{_capital(name)}: the {of} of {a} and {b} differs by only {size}, within the margin of ±{margin}.",
-        equivalent=f"{_capital(name)}: no meaningful difference in {of} between {a} and {b} (within ±{margin}).",
-        unresolved=unresolved,
+        above=f"{_capital(name)}: the {of} of ‘{a}’ is {{effect}} {unit} higher than that of ‘{b}’.",
+        below=f"{_capital(name)}: the {of} of ‘{a}’ is {{effect}} {unit} lower than that of ‘{b}’.",
+        same=f"{_capital(name)}: no meaningful difference in {of} between ‘{a}’ and ‘{b}’ {within}.",
     )

@@ -1,7 +1,6 @@
-"""What a question of `studies/questions/` is: words, a design for a text and a budget, and the claim it ends in."""
+"""What a question of `studies/questions/` is: words, and a design for a text and a budget."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +10,10 @@ from qkv.errors import SourceError
 from qkv.studies.engine.assembly import software
 from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.synthetic import streams
-from qkv.studies.verdict.comparison import Comparison
-from qkv.studies.verdict.judging import Derive, Findings
+from qkv.studies.verdict.judging import Derive
 from qkv.studies.vocabulary import ANSWERS
 
-__all__ = ["Accounts", "Ask", "Claim", "Plain", "Question", "by_verdict", "make_design", "quick_or_full"]
+__all__ = ["Accounts", "Ask", "Plain", "Question", "make_design", "quick_or_full"]
 
 QUICK_MINUTES, FULL_MINUTES = 3.0, 150.0
 """Wall time of a study on two cores, by design."""
@@ -67,59 +65,16 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Plain:
-    """The answer for who meets attention for the first time: a sentence for each way that the main effect comes out.
+    """The answer for a newcomer, by how one effect came out; `{effect}` becomes its size.
 
-    It is about one effect alone, and says no more than its verdict; `{effect}` becomes its size.
+    What is unresolved is said by its interval.
     """
 
     above: str
     """It differs from 0, upwards."""
     below: str
-    slightly: str
-    """It differs, by less than would matter."""
-    equivalent: str
-    unresolved: str
-    """Open, or left out for want of a model that learned what it is about."""
-
-    @classmethod
-    def of(cls, *, above: str, below: str, same: str, unresolved: str) -> "Plain":
-        """One whose `slightly` says in some more words, in braces in `same`, what `equivalent` says without them."""
-        slightly, equivalent = re.sub(r"[{}]", "", same), re.sub(r"{.*?}", "", same)
-        return cls(above=above, below=below, slightly=slightly, equivalent=equivalent, unresolved=unresolved)
-
-
-def by_verdict(
-    result: Comparison, *, unresolved: str, equivalent: str, above: str, below: str, small: str = "", **parts: str
-) -> str:
-    """Words by how an effect came out, parts put in; `{small}` in those of a difference says that it is trivial."""
-    words = {"unresolved": unresolved, "equivalent": equivalent}.get(result.verdict)
-    words = words or (above if (result.effect or 0.0) > 0 else below)
-    return words.format(small=small if result.verdict == "differs but trivially" else "", **parts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """The answer in words, without the scale, by how the main effect comes out; they end before its number.
-
-    `{small}` and `{beside}` stand for the two below, `{ends}` for what the number is of.
-    """
-
-    unresolved: str
-    equivalent: str
-    above: str
-    below: str
-    ends: str = ""
-    small: str = ", by less than would matter"
-    """Said of a difference that is a trivial one."""
-    beside: Callable[[Findings], str] = lambda findings: ""
-    """What other effects say, in brackets."""
-
-    def __call__(self, findings: Findings) -> str:
-        """The words for what was found."""
-        return by_verdict(
-            findings.primary.result, unresolved=self.unresolved, equivalent=self.equivalent, above=self.above,
-            below=self.below, small=self.small, ends=self.ends, beside=self.beside(findings),
-        )  # fmt: skip
+    same: str
+    """Equivalent to 0; also before the size of a difference that is smaller than the margin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,26 +96,24 @@ class Question:
     answer: str
     """What the answer is given as."""
     falsified_by: str
-    """What result would show the expectation to be wrong."""
+    """Which result would show the expectation to be wrong."""
     literature: str
-    """What has been published and what it leads one to expect; figures only of sources read in the original."""
+    """What has been published and what it suggests; figures only of sources read in the original."""
     design: Callable[[Ask], Design]
-    claim: Callable[[Findings], str]
-    """The answer in words, without the scale, for a primary effect that has an interval."""
     plain: Plain
-    """The same for a newcomer."""
+    """The answer by the main effect."""
     also: Mapping[str, Plain] = field(default_factory=dict)
     """Where more than one thing is asked: the effects that answer the others, each with its sentences."""
     accounts: Accounts | None = None
-    """Effects that are told in a table of their own too, before all others."""
+    """Effects that also have a table of their own, before all others."""
     heard: str = ""
-    """What is often said or read about it that is wrong or half of the truth, and what the whole is; no figures."""
+    """What is often said about it that is wrong or half true, and what is true; no figures."""
     elsewhere: str = ""
-    """Where a run outside the study is known to say otherwise, and what it says: part of the answer's condition."""
+    """Where a run outside the study contradicts the answer, and what it says: part of the answer's condition."""
     derive: Derive | None = None
     """Measures that need all replicates to be known."""
     counted: Callable[[Ask, Design], str] | None = None
-    """A sentence on what was counted on the text, without a training, that its figures have to be read with."""
+    """A sentence on what was counted on the text without training, needed to read the figures."""
 
 
 def quick_or_full(quick: Callable[[Ask], Design], full: Callable[[Ask], Design]) -> Callable[[Ask], Design]:

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
 from qkv.studies.engine.design import Arm, Contrast, Pairs, Scale, Text
+from qkv.studies.engine.expectation import Expected
 
 __all__ = [
+    "ABOVE",
+    "BELOW",
     "ANSWERS",
     "AT_START",
     "FULL",
@@ -32,6 +35,7 @@ __all__ = [
     "difference_of_costs",
     "learned",
     "level",
+    "near",
     "of_learned",
     "of_recalling",
     "recalls",
@@ -113,11 +117,19 @@ def shared(letters: str, n_layers: int = 2) -> tuple[str, ...]:
 # contrasts
 
 
+ABOVE, BELOW = Expected(above=0.0), Expected(below=0.0)
+
+
+def near(value: float, within: float) -> Expected:
+    """At most `within` away from a value."""
+    return Expected(near=value, within=within)
+
+
 class Asked(TypedDict, total=False):
     """Fields of a `Contrast` that not every one says."""
 
     unit: str
-    expected: str
+    expected: Expected | None
     needs: str
     beside: tuple[str, ...]
     constant: bool
@@ -131,7 +143,7 @@ def level(name: str, what: str, arm: str, quantity: str, margin: float, **more: 
 def difference(
     name: str, what: str, arm: str, other: str, quantity: str, margin: float, **more: Unpack[Asked]
 ) -> Contrast:
-    """What an arm measured, less what another did."""
+    """What an arm measured, minus what another did."""
     return Contrast(name=name, what=what, terms=((1.0, arm, quantity), (-1.0, other, quantity)), margin=margin, **more)
 
 
@@ -161,15 +173,15 @@ def difference_of_costs(
 # whether an arm is worth asking about
 
 _LEARNED_NATS = 0.05
-"""Beyond frequencies: who saves no more has learned nothing."""
+"""Below the loss of answer frequencies; less than that counts as nothing learned."""
 
 
 def learned(arm: str) -> Contrast:
-    """Whether an arm, which has the probe `learned`, ended better than who knows how often each answer is one."""
+    """Whether an arm, which has the probe `learned`, ended below the loss of answer frequencies."""
     return level(
-        f"learned ({arm})", "nats that the model saves whoever knows how often each answer is one", arm,
+        f"learned ({arm})", "how much lower the loss is than with answer frequencies alone", arm,
         "beyond frequencies", _LEARNED_NATS, unit="nats per answer",
-        expected="above 0, else nothing is said of the arm",
+        expected=ABOVE,
     )  # fmt: skip
 
 
@@ -189,8 +201,8 @@ def recalls(arm: str) -> Contrast:
     Who knows which of 8 values were told, but not where, is right about a third of the time.
     """
     return level(
-        f"recalls ({arm})", "answers that it tells rightly", arm, "answers", 50.0, unit="points of 100",
-        expected="above 50, else nothing is said of the arm",
+        f"recalls ({arm})", "correct answers", arm, "answers", 50.0, unit="points of 100",
+        expected=Expected(above=50.0),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from qkv.errors import ConfigError
 from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.studies.engine.expectation import Expected
 
 __all__ = [
     "OF_TRAININGS",
@@ -66,6 +67,11 @@ class Text:
     `train_tokens`, how many of its first are trained on; `specials`, whether [MASK] is a token; of
     images their `name` and `sha256`, and `val_images`, how many are measured on; `vectors`, the sha256 of word vectors
     beside a text."""
+
+    @property
+    def tokens(self) -> tuple[str, str, int]:
+        """What a token is."""
+        return self.stream, self.tokenizer, self.vocab
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +173,8 @@ class Contrast:
     margin: float
     """The largest effect that would not matter."""
     unit: str = "nats per token"
-    expected: str = ""
-    """Direction that the literature leads one to expect."""
+    expected: Expected | None = None
+    """What is expected of it before the first training."""
     nominal: float | None = None
     """Where each value is a rate: the one that was promised; the effect is the rate seen less this one."""
     tries: int = 1
@@ -181,6 +187,11 @@ class Contrast:
     """The same of designs that were hashed before it was asked for: a rule of judging, and no part of the protocol."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.expected, Expected | None):
+            raise ConfigError(
+                f"the expectation of {self.name} is {self.expected!r}, which cannot be judged; write"
+                " Expected(above=0.0) or another of its forms, or None"
+            )
         if not 0 < self.margin < float("inf"):
             raise ConfigError(
                 f"the margin of {self.name} is {self.margin:g}; expected a number above 0: the largest difference that"
@@ -207,8 +218,12 @@ def _plain(part: "Arm | Scale | Contrast") -> JsonObject:
 
     What is constant is no choice: it is seen in the values. Nor are rules that only judge them.
     """
-    fields = dataclasses.asdict(part).items()
+    fields = (dataclasses.asdict(part) | _expected(part)).items()
     return {name: value for name, value in fields if name not in _JUDGED and (name not in _LATER or value)}
+
+
+def _expected(part: "Arm | Scale | Contrast") -> JsonObject:
+    return {"expected": part.expected.to_json()} if isinstance(part, Contrast) and part.expected else {}
 
 
 @lru_cache(maxsize=4096)
@@ -309,11 +324,20 @@ class Design:
                 raise ConfigError(f"the arm {arm.name!r} trains on {arm.text!r}, which the design does not have")
             if arm.tune not in ("own", "none") and arm.tune not in names:
                 raise ConfigError(f"the arm {arm.name!r} takes its learning rate from {arm.tune!r}, which is no arm")
+        texts = {arm.name: dict(self.texts)[arm.text] for arm in self.arms}
         for contrast in self.contrasts:
             for arm in contrast.arms:
                 if arm not in names:
                     raise ConfigError(f"the contrast {contrast.name!r} reads {arm!r}, which is no arm of the design")
-            for gate in set(contrast.gates) - {other.name for other in self.contrasts}:
+            if contrast.unit == "nats per token" and len({texts[arm].tokens for arm in contrast.arms}) > 1:
+                raise ConfigError(
+                    f"the contrast {contrast.name!r} compares nats per token of different tokenizers, which are"
+                    " different units; give it in bits per byte"
+                )
+            effects = {other.name for other in self.contrasts} - {contrast.name}
+            if contrast.expected and (other := contrast.expected.other) and other not in effects:
+                raise ConfigError(f"{contrast.name!r} is expected to differ from {other!r}, which is no other effect")
+            for gate in set(contrast.gates) - effects:
                 raise ConfigError(f"the contrast {contrast.name!r} needs {gate!r}, which is none of the design")
 
     @property

@@ -37,6 +37,11 @@ class Expected:
         if not all(math.isfinite(x) for x in numbers) or (self.within is not None and self.within <= 0):
             raise ConfigError(f"an expectation needs finite numbers, and within above 0; got {self.to_json()}")
 
+    @property
+    def other(self) -> str:
+        """The effect that it compares with; empty where it states a number."""
+        return self.less_than or self.more_than
+
     def to_json(self) -> JsonObject:
         """The fields that are set."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "")}

@@ -10,7 +10,7 @@ little text; and, in full, associative recall, which is looking back and nothing
 
 As contextual encoders the two are held beside each other on words, in full only (--quick has no room for two more arms
 that are tuned): how alike one word's vectors in different contexts are, beyond those of different words, and how alike
-the vectors of a window are to their mean, beyond windows dealt out anew (`studies.probes.contextual`, after Ethayarajh
+the vectors of a window are to their mean, beyond shuffled windows (`studies.probes.contextual`, after Ethayarajh
 2019). Both are after the last layer, an LSTM's output h and the sum that a block of attention leaves behind; both are
 cosines, so they are of this parametrisation and tell nothing that a change of basis would keep. Their null is the same
 model at its start. Nothing is said of a model that learned no more than frequencies.
@@ -23,9 +23,11 @@ from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find as find_preset
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Scale, Text
-from qkv.studies.question import Ask, Plain, Question, by_verdict, make_design, quick_or_full
-from qkv.studies.verdict.judging import Findings
+from qkv.studies.engine.expectation import Expected
+from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.vocabulary import (
+    ABOVE,
+    BELOW,
     FULL,
     QUICK,
     RECALL_SIZES,
@@ -49,7 +51,7 @@ _WORDS = Text(tokenizer="word", vocab=2000)
 _AT_START = " at its start"
 _ALIKE = {
     "self-similarity": "how alike one word's vectors in different contexts are, beyond those of different words",
-    "in a window": "how alike vectors are to the mean of their window, beyond windows dealt out anew",
+    "in a window": "how alike vectors are to the mean of their window, beyond shuffled windows",
 }
 """Measure of the probe `contextual` -> what it is."""
 _RECURRENT = tuple(
@@ -70,7 +72,7 @@ def _pair(
     text: str = "text",
     *,
     unit: str = "nats per token",
-    expected: str = "",
+    expected: Expected | None = None,
     own: Settings | None = None,
 ) -> tuple[tuple[Arm, Arm], Contrast]:
     """Attention and an LSTM with as many parameters, and by how much their losses differ."""
@@ -91,7 +93,7 @@ def _pair(
     numbers = f"{counts['LSTM']:,} and {counts['attention']:,}, {counts['LSTM'] / counts['attention'] - 1:+.1%}"
     less = cost(
         f"{recurrent.name} - {attention.name}",
-        f"{prefix}loss of the LSTM, less that of attention with as many parameters ({numbers.replace('%', ' %')})",
+        f"{prefix}loss of the LSTM minus that of attention with as many parameters ({numbers.replace('%', ' %')})",
         recurrent.name, attention.name, MARGIN, unit=unit, expected=expected,
     )  # fmt: skip
     return (attention, recurrent), less
@@ -132,24 +134,26 @@ def _by_context(last: str) -> tuple[Contrast, ...]:
             f"at {stretch}", f"the same, of targets with {stretch} {unit} of their window before them", *pair,
             f"loss at {stretch}", MARGIN, expected=expected,
         )
-        for stretch, unit, expected in (("1", "token", ""), (_EARLY, "tokens", "at or below 0"), (last, "tokens", ""))
+        for stretch, unit, expected in (
+            ("1", "token", None), (_EARLY, "tokens", Expected(below=MARGIN)), (last, "tokens", None),
+        )
     )  # fmt: skip
     return *where, difference_of_costs(
-        "gain from context", f"how much further ahead attention is at {last} than at {_EARLY}", pair, pair, MARGIN,
-        (f"loss at {last}", f"loss at {_EARLY}"), expected="above 0",
+        "gain from context", f"how much farther ahead attention is at {last} than at {_EARLY}", pair, pair, MARGIN,
+        (f"loss at {last}", f"loss at {_EARLY}"), expected=ABOVE,
     )  # fmt: skip
 
 
 def _recalled() -> Contrast:
     return difference(
-        "recall answers", "answers told rightly by attention, less those by the LSTM", "recall attention",
-        "recall LSTM", "answers", 5.0, unit="points of 100", expected="above 0",
+        "recall answers", "correct answers of attention minus those of the LSTM", "recall attention",
+        "recall LSTM", "answers", 5.0, unit="points of 100", expected=ABOVE,
     )  # fmt: skip
 
 
 def _still(trained: Arm) -> Arm:
     """The same model before it learned anything."""
-    name, what = f"{trained.name}{_AT_START}", f"the same at its start ({trained.name})"
+    name, what = f"{trained.name}{_AT_START}", f"the same, untrained ({trained.name})"
     return dataclasses.replace(trained, name=name, what=what, trainer="none", tune="none", probes=("contextual",))
 
 
@@ -157,7 +161,7 @@ def _contextual(pair: tuple[Arm, Arm], last: int) -> tuple[Contrast, ...]:
     """Of both after the last layer: each measure beyond that at the start, then the LSTM's less that of attention."""
     attention, recurrent = (arm.name for arm in pair)
 
-    def of(name: str, what: str, measure: str, *terms: tuple[float, str], expected: str = "") -> Contrast:
+    def of(name: str, what: str, measure: str, *terms: tuple[float, str], expected: Expected | None = None) -> Contrast:
         gates = tuple(learned(arm).name for _, arm in terms if not arm.endswith(_AT_START))
         return Contrast(
             name=f"{measure}: {name}", what=f"{_ALIKE[measure]}, after the last layer: {what}",
@@ -167,12 +171,12 @@ def _contextual(pair: tuple[Arm, Arm], last: int) -> tuple[Contrast, ...]:
 
     found = []
     for measure in _ALIKE:
-        more = "above 0" if measure == "in a window" else ""
+        more = ABOVE if measure == "in a window" else None
         found += [
-            of("LSTM - attention", "LSTM less attention", measure, (1.0, recurrent), (-1.0, attention), expected=more),
+            of("LSTM - attention", "LSTM minus attention", measure, (1.0, recurrent), (-1.0, attention), expected=more),
             *(of(arm, arm, measure, (1.0, arm)) for arm in (attention, recurrent)),
             *(
-                of(f"{arm}, by training", f"{arm}, less the same at its start", measure, (1.0, arm),
+                of(f"{arm}, by training", f"{arm}, minus the same untrained", measure, (1.0, arm),
                    (-1.0, f"{arm}{_AT_START}"))
                 for arm in (attention, recurrent)
             ),
@@ -188,7 +192,7 @@ def _quick(ask: Ask) -> Design:
     name, little = _little(20_000)
     texts = {"text": Text(), name: little}
     both, less = _pair(ask, texts, QUICK)
-    both_little, less_little = _pair(ask, texts, QUICK, name, expected="below 0")
+    both_little, less_little = _pair(ask, texts, QUICK, name, expected=BELOW)
     return make_design(
         ask,
         study="attention-or-lstm",
@@ -204,9 +208,9 @@ def _full(ask: Ask) -> Design:
     little = dict(_little(tokens) for tokens in (60_000, 250_000))
     texts = {"text": Text(), **little, "recall": RECALLED, "words": _WORDS}
     both, less = _pair(ask, texts, scale)
-    of_little = [_pair(ask, texts, scale, name, expected="" if i else "below 0") for i, name in enumerate(little)]
+    of_little = [_pair(ask, texts, scale, name, expected=None if i else BELOW) for i, name in enumerate(little)]
     recall, less_recall = _pair(
-        ask, texts, scale, "recall", unit="nats per answer", expected="above 0: recall is looking back",
+        ask, texts, scale, "recall", unit="nats per answer", expected=ABOVE,
         own={"task": "recall", "sizes": RECALL_SIZES},
     )  # fmt: skip
     words, less_words = _pair(ask, texts, scale, "words")
@@ -227,102 +231,54 @@ def _full(ask: Ask) -> Design:
     )
 
 
-def _claim(findings: Findings) -> str:
-    return by_verdict(
-        findings.primary.result,
-        unresolved=(
-            "Whether attention or an LSTM of as many parameters{numbers} does better is not settled by this run{rest};"
-            " {ends}"
-        ),
-        equivalent="Attention and an LSTM of as many parameters{numbers} do equally well{rest}: {ends}",
-        above="Attention does better than an LSTM of as many parameters{numbers}{small}{rest}: {ends}",
-        below="An LSTM does better than attention with as many parameters{numbers}{small}{rest}: {ends}",
-        small=", by less than would matter",
-        numbers=_numbers(findings),
-        rest=_of_context(findings),
-        ends="the LSTM's loss less that of attention is",
-    )
-
-
-def _numbers(findings: Findings) -> str:
-    """How many parameters: those of the run, which its contrast tells."""
-    counts = findings.primary.contrast.what.partition("parameters (")[2]
-    return f" ({counts}" if counts else ""
-
-
-def _of_context(findings: Findings) -> str:
-    """Which of the two gains more from context within a window."""
-    return by_verdict(
-        findings.effect("gain from context").told,
-        unresolved=" (which of them gains more from context is open)",
-        equivalent=" (and they gain as much from context)",
-        above=" (attention gains {small}more from context)",
-        below=" (the LSTM gains {small}more from context)",
-        small="a little ",
-    )
-
-
 QUESTION = Question(
     name="attention-or-lstm",
     asks="What does self-attention give over an LSTM as a contextual encoder?",
     answer=(
-        "loss with as many parameters and tuned rates, over all, by how much context a token has, with little text, and"
-        " on associative recall; how contextual the vectors of words are in either"
+        "loss at equal parameters and tuned rates: over all tokens, by how much context a token has, with little text,"
+        " and on associative recall; how contextual word vectors are in either"
     ),
     falsified_by=(
-        "The LSTM gains as much from context as attention does; it recalls as well; attention is better already at the"
-        " first tokens of a window and from the least text."
+        "The LSTM gains as much from context as attention; it recalls as well; attention is already better at the first"
+        " tokens of a window and on the least text."
     ),
     literature=(
-        "Random transformers whose embeddings alone are trained solve algorithmic tasks, associative recall among them"
-        " (Zhong and Andreas 2024, arXiv 2410.04368, abstract). That LSTMs keep up on the first tokens of a context and"
-        " fall behind later, and that they do well on little data, is known to us from notes on papers that we have not"
-        " read; none of their figures is printed. Likewise that vectors of one sentence become more alike than chance"
-        " in the upper layers of a model of LSTMs, and not in one of attention that predicts the next word (Ethayarajh"
+        "Random transformers with only their embeddings trained solve algorithmic tasks, including associative recall"
+        " (Zhong and Andreas 2024, arXiv 2410.04368, abstract). From notes on papers that we have not read, we know"
+        " that LSTMs keep up on the first tokens of a context and fall behind later, and that they do well on little"
+        " data; none of their figures is printed. Likewise, that vectors of one sentence become more alike than chance"
+        " in the upper layers of an LSTM model, but not in an attention model that predicts the next word (Ethayarajh"
         " 2019, arXiv 1909.00512)."
     ),
-    plain=Plain.of(
-        above=(
-            "With as many parameters and a learning rate of its own each, attention does better than an LSTM at this"
-            " size."
-        ),
-        below=(
-            "With as many parameters and a learning rate of its own each, an LSTM does better than attention at this"
-            " size."
-        ),
-        same=(
-            "With as many parameters and a learning rate of its own each, attention and an LSTM do {almost }equally"
-            " well at this size."
-        ),
-        unresolved="Whether attention or an LSTM of as many parameters does better, this run cannot tell.",
+    plain=Plain(
+        above="With equal parameters and tuned rates, attention is {effect} nats per token better at this size.",
+        below="With equal parameters and tuned rates, the LSTM is {effect} nats per token better at this size.",
+        same="With equal parameters and tuned rates, attention and an LSTM do equally well at this size.",
     ),
     also={
-        "words LSTM - words attention": Plain.of(
-            above="On words, and not characters, the LSTM is {effect} nats a token worse.",
-            below="On words, too, the LSTM is {effect} nats a token better.",
-            same="On words, and not characters, they are {almost }equals.",
-            unresolved="Which is better on words, and not characters, this run cannot tell.",
+        "words LSTM - words attention": Plain(
+            above="On words instead of characters, the LSTM is {effect} nats per token worse.",
+            below="On words, too, the LSTM is {effect} nats per token better.",
+            same="On words instead of characters, they do equally well.",
         ),
-        "recall answers": Plain.of(
+        "recall answers": Plain(
             above=(
-                "Where an answer has to be fetched from an earlier place of the window, attention gets {effect}"
-                " more of 100 right than the LSTM."
+                "Where the answer must be fetched from earlier in the window, attention gets {effect} percentage"
+                " points more right."
             ),
             below=(
-                "Where an answer has to be fetched from an earlier place of the window, the LSTM gets {effect} more"
-                " of 100 right than attention."
+                "Where the answer must be fetched from earlier in the window, the LSTM gets {effect} percentage points"
+                " more right."
             ),
-            same="Where an answer has to be fetched from an earlier place, they are {almost }as good.",
-            unresolved="Which of them fetches more from earlier places of the window, this run cannot tell.",
+            same="Where the answer must be fetched from earlier in the window, they do equally well.",
         ),
     },
     heard=(
-        "That attention is better than an LSTM, whatever the size. Small models on little text, as many parameters on"
-        " both sides and each rate tuned, are another matter than large ones on much; what this page tells holds for"
-        " the size it names. Larger models in equal time, attention as the preset `modern` and trained by Muon, are"
-        " [another comparison](../without-attention.md), and there attention is ahead; which of the differences turns"
-        " the order has not been measured."
+        "That attention is better than an LSTM at any size. Small models on little text, with equal parameters and"
+        " tuned rates, differ from large ones on much text; this page holds for the size it names. Larger models in"
+        " equal time, with attention as the preset `modern` trained by Muon, are [another"
+        " comparison](../without-attention.md), where attention is ahead. Which of the differences reverses the order"
+        " has not been measured."
     ),
     design=quick_or_full(_quick, _full),
-    claim=_claim,
 )

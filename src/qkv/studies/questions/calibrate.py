@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qkv.studies.engine.design import Contrast, Design, Scale, Text
-from qkv.studies.question import Ask, Claim, Plain, Question, make_design
+from qkv.studies.engine.expectation import Expected
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.synthetic import streams
 from qkv.studies.verdict.statistics import interval, t_test, tost
-from qkv.studies.vocabulary import arm, level
+from qkv.studies.vocabulary import ABOVE, BELOW, arm, level, near
 
 __all__ = ["QUESTION"]
 
@@ -49,7 +50,10 @@ def known_effect() -> float:
     return planted - base
 
 
-def _rate(name: str, what: str, nominal: float, margin: float, expected: str) -> Contrast:
+_PROMISED = near(0.0, 0.02)
+
+
+def _rate(name: str, what: str, nominal: float, margin: float, expected: Expected = _PROMISED) -> Contrast:
     return Contrast(
         name=name, what=what, terms=((1.0, _ARM.name, name),), margin=margin, unit="of all little studies",
         nominal=nominal, expected=expected, tries=BLOCK,
@@ -57,21 +61,25 @@ def _rate(name: str, what: str, nominal: float, margin: float, expected: str) ->
 
 
 _CONTRASTS = (
-    _rate("false positives", "an effect was found where there is none, less the promised 5 %", ALPHA, 0.02, "0"),
+    _rate("false positives", "rate of effects found where there is none, minus the nominal 5%", ALPHA, 0.02),
     _rate(
-        "false positives of Student's t", "what a t interval finds where there is nothing, less 5 %", ALPHA, 0.02,
-        "below 0: tuned trainings have heavy tails",
+        "false positives of Student's t", "rate of effects that a t interval finds where there is none, minus 5%",
+        ALPHA, 0.02,
+        BELOW,
     ),
-    _rate("coverage", "the 95 % interval held the mean of all other little studies, less 95 %", 1 - ALPHA, 0.02, "0"),
-    _rate("coverage of the entropies' difference", "the 95 % interval held it, less 95 %", 1 - ALPHA, 0.02, "0"),
+    _rate("coverage", "how often the 95% interval contains the mean of all others, minus 95%", 1 - ALPHA, 0.02),
     _rate(
-        "equivalence at the margin", "equivalent, the margin being as large as the effect, less 5 %", ALPHA, 0.02, "0"
+        "coverage of the entropies' difference", "how often the 95% interval contains the known difference, minus 95%",
+        1 - ALPHA, 0.02,
     ),
-    _rate("power", "the planted effect was found, less 80 %", 0.8, 0.1, "above 0"),
+    _rate(
+        "equivalence at the margin", "rate of *equivalent* where the effect equals the margin, minus 5%", ALPHA, 0.02
+    ),
+    _rate("power", "how often the planted effect is found, minus 80%", 0.8, 0.1, ABOVE),
     level(
         "planted effect, beyond the known one",
-        "mean loss on the planted source less that on the base, less the difference of the entropies (0.050)",
-        _ARM.name, "beyond the known effect", 0.01, expected="near 0",
+        "mean loss on the planted source minus that on the base, minus the difference of the entropies (0.050)",
+        _ARM.name, "beyond the known effect", 0.01, expected=near(0.0, 0.01),
     ),
 )  # fmt: skip
 
@@ -122,42 +130,30 @@ def _values(rows: Sequence[Mapping[str, float]], name: str) -> np.ndarray:
 QUESTION = Question(
     name="calibrate",
     asks="Can these verdicts be trusted?",
-    answer="false positives, coverage, power and TOST's rate of thousands of little studies, with exact intervals",
-    falsified_by="The exact interval of the rate of false positives does not hold 5 %, or that of the coverage 95 %.",
+    answer="false positives, coverage, power and TOST's rate over thousands of small studies, with exact intervals",
+    falsified_by="The exact interval of the rate of false positives excludes 5%, or that of the coverage excludes 95%.",
     literature=(
-        "Nothing that these rates are held against: what is true of each little study is known beforehand, and the"
-        " rates promised are those of the intervals themselves."
+        "These rates are compared with no published figures: the truth of each small study is known beforehand, and the"
+        " nominal rates are those of the intervals themselves."
     ),
-    plain=Plain.of(
+    plain=Plain(
         above=(
-            "Not quite, where it was tried: little studies of eight replicates found an effect where there is none more"
-            " often than the promised 5 times in 100."
+            "Not quite, where tried: small studies of eight replicates found an effect where there is none more often"
+            " than the nominal 5%, by {effect} of all studies."
         ),
         below=(
-            "Yes, where it was tried: little studies of eight replicates found an effect where there is none more"
-            " rarely than the promised 5 times in 100."
+            "Yes, where tried: small studies of eight replicates found an effect where there is none less often than"
+            " the nominal 5%, by {effect}."
         ),
         same=(
-            "Yes, where it was tried: little studies of eight replicates found an effect where there is none {almost"
-            " exactly }as seldom as promised, 5 times in 100."
+            "Yes, where tried: small studies of eight replicates found an effect where there is none as rarely as the"
+            " nominal 5%."
         ),
-        unresolved="That cannot be told from so few little studies.",
     ),
     heard=(
-        "One run with and one without, and the better one is the finding. Two trainings that differ in nothing but"
-        " the seed differ too."
+        "One run with and one without, and the better one is the finding. Two trainings that differ only in their seed"
+        " also differ."
     ),
     design=_design,
-    claim=Claim(
-        unresolved=(
-            "Whether studies keep the promised 5 % of false positives is not settled by so few little studies: rate"
-            " less 5 %"
-        ),
-        equivalent="Studies find effects where there are none as seldom as promised: {ends}",
-        above="Studies find effects where there are none more often than promised{small}: {ends}",
-        below="Studies find effects where there are none more rarely than promised{small}: {ends}",
-        ends="rate less the promised 5 %",
-        small=", though by less than would matter",
-    ),
     derive=derive,
 )

@@ -10,19 +10,18 @@ On the user's own text the 2 x 2 is one of chosen pairs (`studies.probes.colloca
 second-order similarity, matched in frequency, with the same controls; how well they are matched stands beside. That is
 of pairs as a text has them and no intervention; and of this parametrisation, of e.u, QK and OV too, since they leave
 the gains of norms out. It is left out where the model learned no more than frequencies, and not asked of a text with
-too few such pairs. And the dot products of the commonest word of letters with all others, by frequency. --quick asks
+too few such pairs. And the dot products of the commonest word with all others, by frequency. --quick asks
 fewer measures of both.
 """
 
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
+from qkv.studies.engine.expectation import Expected
 from qkv.studies.probes.collocations import FEWEST_FOURS, chosen
 from qkv.studies.probes.pairs import commonest_word
-from qkv.studies.question import Ask, Claim, Plain, Question, make_design, quick_or_full
-from qkv.studies.verdict.judging import Findings
-from qkv.studies.vocabulary import AT_START, FULL, IN_DEMO, QUICK, Settings, arm, learned, level
-from qkv.words import amount
+from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.vocabulary import ABOVE, AT_START, BELOW, FULL, IN_DEMO, QUICK, Settings, arm, learned, level, near
 
 __all__ = ["QUESTION"]
 
@@ -37,10 +36,10 @@ _UNITS = {
     "OV": "spreads",
 }
 _MARGINS = {"cosine": MARGIN, "spreads": 0.2}
-_BLIND = "above 0, else the measure is blind"
+_NEAR_0 = near(0.0, 0.1)
 
 
-def _effect(arm: str, factor: str, measure: str, expected: str = "") -> Contrast:
+def _effect(arm: str, factor: str, measure: str, expected: Expected | None = None) -> Contrast:
     words = {"together": "occurring together", "shared": "sharing contexts"}[factor]
     unit = _UNITS[measure]
     return level(
@@ -49,11 +48,9 @@ def _effect(arm: str, factor: str, measure: str, expected: str = "") -> Contrast
     )  # fmt: skip
 
 
-def _both(arm: str, measures: tuple[str, ...], **expected: str) -> tuple[Contrast, ...]:
+def _both(arm: str, measures: tuple[str, ...], **expected: Expected) -> tuple[Contrast, ...]:
     return tuple(
-        _effect(arm, factor, measure, expected.get(factor, ""))
-        for measure in measures
-        for factor in ("together", "shared")
+        _effect(arm, factor, measure, expected.get(factor)) for measure in measures for factor in ("together", "shared")
     )
 
 
@@ -62,7 +59,7 @@ _BY_PAIRS: Settings = {"trainer": "contrastive", "tune": "none", "lr": 0.02}
 _ARMS = (
     arm("causal", "predicts the next word; everything trained", _MADE),
     arm("untrained", "the same model at its start", _MADE, AT_START),
-    arm("contrastive", "neighbours made alike on purpose: the positive control", _MADE, _BY_PAIRS),
+    arm("contrastive", "neighbors trained to be alike: the positive control", _MADE, _BY_PAIRS),
 )
 _FULL_ARMS = (
     *_ARMS,
@@ -70,9 +67,9 @@ _FULL_ARMS = (
     arm("identity", "W_Q = W_K = W_V = W_O = I, embeddings trained", _MADE, changes=("L*.W_[QKVO]=identity",)),
     arm("tied", "W_U tied to W_E", _MADE, layout=(("tied", True),)),
     arm("sgd", "trained by SGD", _MADE, optimizer="sgd", lr=0.5),
-    arm("null", "random labels: frequencies can be learned, no more", _MADE, labels="random", tune="causal"),
+    arm("null", "random labels: only token frequencies can be learned", _MADE, labels="random", tune="causal"),
 )
-_PRIMARY = _effect("causal", "together", "cos(e, e)", "near 0: likeness follows shared contexts")
+_PRIMARY = _effect("causal", "together", "cos(e, e)", _NEAR_0)
 
 
 def _pairs(pairs: int, tokens: int, val_tokens: int) -> Text:
@@ -81,28 +78,28 @@ def _pairs(pairs: int, tokens: int, val_tokens: int) -> Text:
 
 
 _OWN = arm(
-    "own text", "predicts the next word of the text that was given", text="text",
+    "own text", "predicts the next word of the given text", text="text",
     probes=("commonest word", "collocations", "learned"),
 )  # fmt: skip
 _NEEDS = learned(_OWN.name)
 _OWN_CONTROLS = (
     arm("own text untrained", "the same model at its start", AT_START, probes=("collocations",)),
-    arm("own text contrastive", "neighbours in the text made alike on purpose", _BY_PAIRS, probes=("collocations",)),
+    arm("own text contrastive", "neighbors in the text made alike on purpose", _BY_PAIRS, probes=("collocations",)),
 )
 _WORD = "the commonest word"
 _OF_A_FOUR = {"log count": "ln counts, added", "PPMI": "nats", "second order": "cosine"}
 """What was known of a pair -> its unit."""
 
 
-def _of_text(arm: str, measures: tuple[str, ...], *, gated: bool = False, **expected: str) -> tuple[Contrast, ...]:
+def _of_text(arm: str, measures: tuple[str, ...], *, gated: bool = False, **expected: Expected) -> tuple[Contrast, ...]:
     """Both effects of the pairs of the text that was given."""
     which = {
-        "together": "pairs of the text that occur together, less pairs as frequent that do not",
-        "shared": "pairs of the text that share contexts, less pairs as frequent that do not",
+        "together": "pairs of the text that occur together, minus equally frequent pairs that do not",
+        "shared": "pairs of the text that share contexts, minus equally frequent pairs that do not",
     }
     return tuple(
         dataclasses.replace(
-            _effect(arm, factor, measure, expected.get(factor, "")), what=f"{measure} of {which[factor]}",
+            _effect(arm, factor, measure, expected.get(factor)), what=f"{measure} of {which[factor]}",
             needs=_NEEDS.name if gated else "",
         )
         for measure in measures
@@ -115,14 +112,14 @@ def _fours() -> tuple[Contrast, ...]:
     wanted = (("together", "PPMI"), ("shared", "second order"))
     return (
         level(
-            "fours of pairs", "how many fours of pairs of the text, one of each kind, are as frequent", _OWN.name,
-            "fours", 0.5, unit="fours", constant=True,
+            "fours of pairs", "number of matched sets of four pairs of the text, one of each kind and equally frequent",
+            _OWN.name, "fours", 0.5, unit="fours", constant=True,
         ),
         *(
             level(
-                f"{factor} -> {known}", f"by how much the choice of pairs alone makes {known} differ", _OWN.name,
+                f"{factor} -> {known}", f"difference in {known} due to the choice of pairs alone", _OWN.name,
                 f"{factor} {known}", 0.1, unit=unit, constant=True,
-                expected="" if (factor, known) in wanted else "near 0",
+                expected=None if (factor, known) in wanted else _NEAR_0,
             )
             for known, unit in _OF_A_FOUR.items()
             for factor in ("together", "shared")
@@ -137,10 +134,10 @@ def _own_text(ask: Ask, text: Text, measures: tuple[str, ...]) -> tuple[tuple[Ar
     first = ("cos(e, e)",)
     return (_OWN, *_OWN_CONTROLS), (
         *_common(),
-        *_of_text("own text", first, gated=True, together="near 0", shared="above 0"),
+        *_of_text("own text", first, gated=True, together=_NEAR_0, shared=ABOVE),
         *_of_text("own text", measures, gated=True),
-        *_of_text("own text contrastive", first, together=_BLIND),
-        *_of_text("own text untrained", first, together="0", shared="0"),
+        *_of_text("own text contrastive", first, together=ABOVE),
+        *_of_text("own text untrained", first, together=_NEAR_0, shared=_NEAR_0),
         *_fours(),
         _NEEDS,
     )
@@ -157,19 +154,19 @@ def _quick(ask: Ask) -> Design:
         arms=(*_ARMS, *own),
         contrasts=(
             _PRIMARY,
-            _effect("causal", "shared", "cos(e, e)", "above 0"),
-            *_both("causal", ("e.u",), together="above 0: the bigram lives here"),
-            *_both("contrastive", ("cos(e, e)",), together=_BLIND),
-            *_both("untrained", ("cos(e, e)",), together="0", shared="0"),
+            _effect("causal", "shared", "cos(e, e)", ABOVE),
+            *_both("causal", ("e.u",), together=ABOVE),
+            *_both("contrastive", ("cos(e, e)",), together=ABOVE),
+            *_both("untrained", ("cos(e, e)",), together=_NEAR_0, shared=_NEAR_0),
             *asked,
         ),
     )
 
 
 def _common() -> tuple[Contrast, ...]:
-    mean = "mean dot product of the row of W_E of the commonest word of letters with"
+    mean = "mean dot product of the row of W_E of the commonest word with"
 
-    def of(name: str, what: str, quantity: str, expected: str = "") -> Contrast:
+    def of(name: str, what: str, quantity: str, expected: Expected | None = None) -> Contrast:
         unit = "root-mean-square dot products"
         return level(name, what, _OWN.name, quantity, 0.2, unit=unit, expected=expected, needs=_NEEDS.name)
 
@@ -177,13 +174,13 @@ def _common() -> tuple[Contrast, ...]:
         return level(name, what, _OWN.name, quantity, 0.1, unit="rank correlation", needs=_NEEDS.name)
 
     return (
-        of(f"{_WORD} with all", f"{mean} all other tokens", "dot of the word", "low, says a well-known tutorial"),
-        of(f"{_WORD} with all, less others", f"{mean} all others, less the same of every other token",
-           "dot of the word over others", "below 0 if it ends up apart"),
-        of(f"{_WORD} with common tokens", f"{mean} the tenth of tokens that are met most",
+        of(f"{_WORD} with all", f"{mean} all other tokens", "dot of the word", BELOW),
+        of(f"{_WORD} with all, less others", f"{mean} all others, minus the same for every other token",
+           "dot of the word over others", BELOW),
+        of(f"{_WORD} with common tokens", f"{mean} the most frequent tenth of tokens",
            "dot of the word with common"),
-        of(f"{_WORD} with rare tokens", f"{mean} the half of tokens that are met least", "dot of the word with rare"),
-        by_count(f"{_WORD} by frequency", "rank correlation of that dot product with how often the other token is met",
+        of(f"{_WORD} with rare tokens", f"{mean} the rarer half of tokens", "dot of the word with rare"),
+        by_count(f"{_WORD} by frequency", "rank correlation of that dot product with the frequency of the other token",
                  "dot of the word by count"),
         by_count("dot products by frequency", "rank correlation over tokens of the mean dot product with the count",
                  "dot by count"),
@@ -213,23 +210,15 @@ def _full(ask: Ask) -> Design:
         arms=(*_FULL_ARMS, *own),
         contrasts=(
             _PRIMARY,
-            _effect("causal", "shared", "cos(e, e)", "above 0"),
+            _effect("causal", "shared", "cos(e, e)", ABOVE),
             *_both("causal", tuple(_UNITS)[1:]),
-            *_both("contrastive", ("cos(e, e)",), together=_BLIND),
-            *_both("untrained", ("cos(e, e)", "contextual cos"), together="0 for rows"),
+            *_both("contrastive", ("cos(e, e)",), together=ABOVE),
+            *_both("untrained", ("cos(e, e)", "contextual cos"), together=_NEAR_0),
             *(c for arm in ("masked", "identity", "tied", "sgd", "null") for c in _both(arm, ("cos(e, e)",))),
             *_both("identity", ("contextual cos",)),
             *asked,
         ),
     )
-
-
-def _of_sharing(findings: Findings) -> str:
-    """What sharing contexts does in made sentences, and in pairs of the text, in brackets; empty where that is open."""
-    made, own = (findings.there(f"shared -> cos(e, e) ({arm})") for arm in ("causal", "own text"))
-    said = [] if made is None else [f"sharing contexts alone does {amount(made)}"]
-    said += [] if own is None else [f"among pairs of the text, as frequent, sharing them goes with {amount(own)}"]
-    return f" ({'; '.join(said)})" if said else ""
 
 
 QUESTION = Question(
@@ -239,95 +228,68 @@ QUESTION = Question(
         " products with everything?"
     ),
     answer=(
-        "effects of occurring together and of sharing contexts, told apart, on rows, circuits and contextual vectors,"
-        " in made sentences and in pairs of the text; dot products of the commonest word of letters with all other"
-        " tokens, and by how often those are met"
+        "separate effects of occurring together and of sharing contexts on rows, circuits and contextual vectors, in"
+        " generated sentences and in pairs of the text; dot products of the commonest word with all other tokens, also"
+        " by their frequency"
     ),
     falsified_by=(
-        "Occurring together raises cos(e_i, e_j) by half as much as sharing contexts does, or more; the contrastive"
-        " control shows no effect of occurring together (then the measure is blind)."
+        "Occurring together raises cos(e_i, e_j) by at least half as much as sharing contexts; the contrastive control"
+        " shows no effect of occurring together (then the measure is blind)."
     ),
     literature=(
-        "For early training under gradient descent theory gives the embeddings in closed form: likeness of rows follows"
-        " which words may stand for each other, and what follows what lives in maps between rows (Im et al. 2026, arXiv"
-        " 2601.19208, abstract). Skip-gram factorises shifted mutual information of words and contexts (Levy and"
-        " Goldberg 2014)."
+        "For early training under gradient descent, theory gives the embeddings in closed form: similarity of rows"
+        " follows which words can replace each other, and what follows what is stored in maps between rows (Im et al."
+        " 2026, arXiv 2601.19208, abstract). Skip-gram factorizes shifted mutual information of words and contexts"
+        " (Levy and Goldberg 2014)."
     ),
     plain=Plain(
         above=(
-            "Yes, to a part: in a causal model with an output table of its own, standing next to each other makes the"
-            " input vectors of two words more alike, whatever else they stand next to."
+            "In part: in a causal model with untied embeddings, occurring next to each other raises the cosine of two"
+            " words' input vectors by {effect}."
         ),
         below=(
-            "No: in a causal model with an output table of its own, standing next to each other makes the input vectors"
-            " of two words less alike."
+            "No: in a causal model with untied embeddings, occurring next to each other lowers the cosine of two words'"
+            " input vectors by {effect}."
         ),
-        slightly=(
-            "Hardly, in a causal model with an output table of its own: standing next to each other changes how alike"
-            " the input vectors of two words are by very little."
-        ),
-        equivalent=(
-            "Not by that alone, in a causal model with an output table of its own: standing next to each other leaves"
-            " the input vectors of two words as alike or unlike as they were."
-        ),
-        unresolved=(
-            "Whether standing next to each other makes the input vectors of two words alike, this run cannot tell."
+        same=(
+            "No: in a causal model with untied embeddings, occurring next to each other barely changes how similar two"
+            " words' input vectors are."
         ),
     ),
     also={
         "shared -> cos(e, e) (causal)": Plain(
-            above="Standing in the same places makes them alike, by {effect} of cosine.",
-            below="Standing in the same places makes them less alike, by {effect} of cosine.",
-            slightly="Standing in the same places does hardly more.",
-            equivalent="Standing in the same places does no more.",
-            unresolved="What standing in the same places does, this run cannot tell.",
+            above="Appearing in the same contexts raises their cosine by {effect}.",
+            below="Appearing in the same contexts lowers their cosine by {effect}.",
+            same="Nor does appearing in the same contexts.",
         ),
         "together -> cos(e, e) (tied)": Plain(
-            above="Where W_U is W_E, standing next to each other makes them alike after all, by {effect}.",
-            below="Where W_U is W_E, standing next to each other makes them less alike, by {effect}.",
-            slightly="Where W_U is W_E, standing next to each other does hardly anything either.",
-            equivalent="Where W_U is W_E, standing next to each other does nothing either.",
-            unresolved="What it does where W_U is W_E, this run cannot tell.",
+            above="With tied embeddings, occurring together does raise it, by {effect}.",
+            below="With tied embeddings, occurring together lowers it, by {effect}.",
+            same="With tied embeddings, occurring together changes nothing that matters either.",
         ),
         f"{_WORD} with all, less others": Plain(
             above=(
-                "In the model of the text that was given the commonest word ends up with higher dot products than"
-                " other tokens have; whether it does depends on the recipe."
+                "The commonest word ends up with higher dot products than other tokens; whether it does depends on the"
+                " recipe."
             ),
             below=(
-                "In the model of the text that was given the commonest word ends up with lower dot products than"
-                " other tokens have; whether it does depends on the recipe."
+                "The commonest word ends up with lower dot products than other tokens; whether it does depends on the"
+                " recipe."
             ),
-            slightly="The dot products of the commonest word are hardly other than those of other tokens.",
-            equivalent="The dot products of the commonest word are those of any other token.",
-            unresolved="Whether the commonest word ends up apart, this run cannot tell.",
+            same="The dot products of the commonest word are like those of other tokens.",
         ),
     },
     heard=(
-        "That words which occur together end up with similar vectors. Two things are mixed up in this: to stand next"
-        " to each other (*New* and *York*), and to stand in the same places (*cat* and *dog*). They mostly come"
-        " together; in made sentences, and among pairs of a text that are chosen for it, each can be had without the"
-        " other. And that *the* ends up with low dot products with everything, as a well-known tutorial has it: the"
-        " rows of its dot products tell those with common and with rare tokens apart."
+        "That words which occur together end up with similar vectors. This mixes two things: occurring next to each"
+        " other (*New* and *York*) and appearing in the same contexts (*cat* and *dog*). They usually come together; in"
+        " generated sentences, and among selected pairs of a text, each can be had without the other. A well-known"
+        " tutorial adds that *the* ends up with low dot products with everything; the table shows its dot products with"
+        " common and with rare tokens separately."
     ),
     elsewhere=(
-        f"Of the commonest word: {IN_DEMO[0].lower()}{IN_DEMO[1:]}. There its mean dot product with all others is 0.10"
-        " and that of other tokens 0.15, in root-mean-square dot products."
+        f"About the commonest word: {IN_DEMO[0].lower()}{IN_DEMO[1:]}. There its mean dot product with all others is"
+        " 0.10 and that of other tokens 0.15, in root-mean-square dot products."
     ),
     design=quick_or_full(_quick, _full),
-    claim=Claim(
-        unresolved=(
-            "Whether words that occur together get similar rows of W_E is not settled by this run{beside}; occurring"
-            " together alone changes their cosine by"
-        ),
-        equivalent=(
-            "Words that occur together do not become alike in W_E by that alone{beside}: occurring together changes"
-            " their cosine by"
-        ),
-        above="Occurring together makes two words more alike in W_E{small}{beside}: it changes their cosine by",
-        below="Occurring together makes two words less alike in W_E{small}{beside}: it changes their cosine by",
-        small=", though by less than would matter",
-        beside=_of_sharing,
-    ),
     counted=_counted,
 )

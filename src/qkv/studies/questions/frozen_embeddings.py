@@ -11,12 +11,16 @@ N(0, 1), and the small start is a pair of its own.
 """
 
 import dataclasses
+import math
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
+from qkv.studies.engine.expectation import Expected
 from qkv.studies.question import Accounts, Ask, Plain, Question, make_design, quick_or_full
-from qkv.studies.verdict.judging import ON_THE_WAY, Findings
+from qkv.studies.verdict.judging import ON_THE_WAY
 from qkv.studies.vocabulary import (
+    ABOVE,
     ANSWERS,
+    BELOW,
     FULL,
     MASKED_LAYOUT,
     QUICK,
@@ -26,8 +30,8 @@ from qkv.studies.vocabulary import (
     cost,
     difference,
     difference_of_costs,
+    near,
 )
-from qkv.words import amount
 
 __all__ = ["QUESTION"]
 
@@ -36,6 +40,8 @@ MARGIN = 0.03
 MARGIN_CHARACTERS = 0.02
 _TOLD_SHARE = 0.01
 """Of validation texts that stand within training texts: more is told beside the figures."""
+_TOLD_BYTES = 2.0
+"""In a token of a text that is not read."""
 _BANDS = ("common", "middling", "rare")
 _LARGE = 1.0
 """Standard deviation of the rows of W_E at the start; that of the learned positions is 0.02."""
@@ -52,7 +58,7 @@ def _arms(text: str, prefix: str = "", own: Settings | None = None, std: float =
     )
 
 
-def _cost(prefix: str, what: str, expected: str, margin: float = MARGIN) -> Contrast:
+def _cost(prefix: str, what: str, expected: Expected | None, margin: float = MARGIN) -> Contrast:
     some, whole = f"{prefix}frozen", f"{prefix}trained"
     return cost(f"{some} - {whole}", what, some, whole, margin, expected=expected)
 
@@ -62,9 +68,13 @@ _SMALL = (
     arm("small frozen", "W_E frozen at rows of N(0, 0.02) (pieces)", text="pieces", changes=("W_E=freeze",)),
 )
 """The usual start of every matrix, so that the trained arm needs no change."""
-_SMALL_COST = _cost("small ", "what freezing W_E at rows of N(0, 0.02) costs", "far above 0: small rows drown")
-_PRIMARY = _cost("", "what freezing W_E at random costs", "above 0: V is far above d_model")
-_MASKED_COST = _cost("masked ", "predicting masked tokens", "above 0")
+_SMALL_COST = _cost("small ", "what freezing W_E at rows of N(0, 0.02) costs", ABOVE)
+_PRIMARY = _cost("", "what freezing W_E at random costs", ABOVE)
+_MASKED_COST = _cost("masked ", "what freezing costs when masked tokens are predicted", ABOVE)
+_CHARACTERS_COST = _cost(
+    "characters ", "what freezing costs with characters, d_vocab near d_model", near(0.0, MARGIN_CHARACTERS),
+    MARGIN_CHARACTERS,
+)  # fmt: skip
 _PIECES = Text(tokenizer="bpe", vocab=512)
 
 
@@ -76,7 +86,7 @@ def _quick(ask: Ask) -> Design:
         texts={"pieces": _PIECES, "characters": Text()},
         scale=dataclasses.replace(QUICK, val_tokens=16_384),
         arms=(*_arms("pieces"), *_arms("characters", "characters "), *_SMALL),
-        contrasts=(_PRIMARY, _cost("characters ", what, "near 0", MARGIN_CHARACTERS), _SMALL_COST),
+        contrasts=(_PRIMARY, _cost("characters ", what, near(0.0, MARGIN_CHARACTERS), MARGIN_CHARACTERS), _SMALL_COST),
     )
 
 
@@ -103,10 +113,10 @@ def _after_pretraining() -> tuple[Arm, ...]:
         ("feature-based", "none of it trained, only the head", ("head=only",)),
     )
     return (
-        arm("from scratch", "tells classes apart; nothing before", same, changes=SMALL_ROWS),
+        arm("from scratch", "classifies texts, without pretraining", same, changes=SMALL_ROWS),
         *(
             arm(
-                name, f"tells classes apart after filling in hidden words; {what}", same, changes=changes,
+                name, f"classifies texts after masked pretraining; {what}", same, changes=changes,
                 trainer="pretrained", before=_BEFORE,
             )
             for name, what, changes in kept
@@ -115,16 +125,16 @@ def _after_pretraining() -> tuple[Arm, ...]:
 
 
 _DIFFERENCES = (
-    ("classify frozen", "classify trained", "from scratch, rows of N(0, 1): W_E frozen, less W_E trained", "below 0"),
-    ("fine-tuned, W_E frozen", "fine-tuned", "after pretraining: all but W_E trained, less all trained", ""),
-    ("feature-based", "fine-tuned", "after pretraining: only the head trained, less all trained", "below 0"),
-    ("fine-tuned", "from scratch", "all trained after pretraining, less all trained without", "above 0"),
-    ("feature-based", "from scratch", "only the head trained after pretraining, less all trained without", ""),
+    ("classify frozen", "classify trained", "from scratch, rows of N(0, 1): W_E frozen minus W_E trained", BELOW),
+    ("fine-tuned, W_E frozen", "fine-tuned", "after pretraining: all but W_E trained, minus all trained", None),
+    ("feature-based", "fine-tuned", "after pretraining: only the head trained, minus all trained", BELOW),
+    ("fine-tuned", "from scratch", "all trained after pretraining, minus all trained without it", ABOVE),
+    ("feature-based", "from scratch", "only the head trained after pretraining, minus all trained without it", None),
 )
 """Arm, baseline, what is compared, and what one would expect."""
 
 
-def _points(arm: str, baseline: str, what: str, expected: str) -> Contrast:
+def _points(arm: str, baseline: str, what: str, expected: Expected | None) -> Contrast:
     return difference(
         f"{arm} - {baseline}", f"accuracy {what}", arm, baseline, "accuracy", 0.5, unit="points of accuracy",
         expected=expected,
@@ -163,7 +173,7 @@ _ARMS = (
         changes=("W_E=orthogonal", "W_E=scale(22.627417)"),
     ),
     arm(
-        "counts", "W_E frozen at count vectors (PPMI, what skip-gram factorises)", text="pieces",
+        "counts", "W_E frozen at count vectors (PPMI, what skip-gram factorizes)", text="pieces",
         changes=("W_E=random(1.0)",), tables=(("W_E", "counts"),),
     ),
     arm(
@@ -176,32 +186,32 @@ _ARMS = (
     ),
 )  # fmt: skip
 _KINDS = {
-    "orthogonal": "frozen with orthogonal columns",
-    "counts": "frozen at count vectors",
-    "mapped": "frozen but for one trained map of all rows",
-    "released": "frozen for the first half only",
+    "orthogonal": "cost of W_E frozen with orthogonal columns",
+    "counts": "cost of W_E frozen at count vectors",
+    "mapped": "cost of W_E frozen except for one trained map of all rows",
+    "released": "cost of W_E frozen for the first half only",
 }
 
 
-def _of_freezing(name: str, what: str, quantity: str, expected: str = "") -> Contrast:
+def _of_freezing(name: str, what: str, quantity: str, expected: Expected | None = None) -> Contrast:
     """The cost of the main effect in another quantity than the loss at the end."""
     return difference(name, f"what freezing costs {what}", "frozen", "trained", quantity, MARGIN, expected=expected)
 
 
 _CONTRASTS = (
     _PRIMARY,
-    _cost("characters ", "with characters, d_vocab near d_model", "near 0", MARGIN_CHARACTERS),
-    _cost("many pieces ", "with 2,048 pieces", "above that of fewer pieces"),
-    _cost("wide ", f"d_model {_WIDE} instead of 64", "below that of d_model 64"),
-    _cost("narrow ", f"d_model {_NARROW} instead of 64", "above that of d_model 64"),
+    _CHARACTERS_COST,
+    _cost("many pieces ", "what freezing costs with 2,048 pieces", None),
+    _cost("wide ", f"what freezing costs at d_model {_WIDE} instead of 64", Expected(less_than="frozen - trained")),
+    _cost("narrow ", f"what freezing costs at d_model {_NARROW} instead of 64", Expected(more_than="frozen - trained")),
     _MASKED_COST,
-    _cost("tied ", "with W_U tied to W_E, which freezes both", "far above 0"),
+    _cost("tied ", "what freezing costs with tied embeddings, where it freezes both", ABOVE),
     _SMALL_COST,
     *(cost(f"{name} - trained", what, name, "trained", MARGIN) for name, what in _KINDS.items()),
     *(
         _of_freezing(
             f"cost on {band} tokens", f"on the {band} third of target tokens", f"loss {band}",
-            "largest on rare tokens" if band == "rare" else "",
+            Expected(more_than="cost on middling tokens") if band == "rare" else None,
         )
         for band in _BANDS
     ),
@@ -210,81 +220,45 @@ _CONTRASTS = (
         for when in (quantity.removeprefix("loss ") for quantity in ON_THE_WAY)
     ),
     difference_of_costs(
-        "more pieces cost more",
-        "cost with 2,048 pieces less cost with 512, the same d_model (2,048 are longer, so that as much a byte is more"
-        " a token)",
-        ("many pieces frozen", "many pieces trained"), ("frozen", "trained"), MARGIN, expected="above 0",
-    ),
-    difference_of_costs(
-        _BY_WIDTH, f"cost at d_model {_NARROW} less cost at {_WIDE}, the same 512 pieces",
-        ("narrow frozen", "narrow trained"), ("wide frozen", "wide trained"), MARGIN, expected="above 0",
+        _BY_WIDTH, f"cost at d_model {_NARROW} minus cost at {_WIDE}, with the same 512 pieces",
+        ("narrow frozen", "narrow trained"), ("wide frozen", "wide trained"), MARGIN, expected=ABOVE,
     ),
 )  # fmt: skip
+
+
+def _more_pieces(ask: Ask, texts: dict[str, Text]) -> Contrast:
+    """In bits per byte: a token of one vocabulary is not one of the other."""
+    many, few = (
+        1 / math.log(2) / (_TOLD_BYTES if ask.named else ask.corpus(texts[text], FULL.val_tokens).bytes_per_token)
+        for text in ("many pieces", "pieces")
+    )
+    return Contrast(
+        name="more pieces cost more",
+        what="cost with 2,048 pieces minus cost with 512, at the same d_model",
+        terms=(
+            (many, "many pieces frozen", "loss"),
+            (-many, "many pieces trained", "loss"),
+            (-few, "frozen", "loss"),
+            (few, "trained", "loss"),
+        ),
+        margin=0.02,
+        unit="bits per byte",
+        expected=ABOVE,
+    )
 
 
 def _full(ask: Ask) -> Design:
     if ask.has_labels():
         return _labelled(ask)
+    texts = {"pieces": _PIECES, "characters": Text(), "many pieces": Text(tokenizer="bpe", vocab=2048)}
     return make_design(
         ask,
         study="frozen-embeddings",
-        texts={"pieces": _PIECES, "characters": Text(), "many pieces": Text(tokenizer="bpe", vocab=2048)},
+        texts=texts,
         scale=FULL,
         arms=_ARMS,
-        contrasts=_CONTRASTS,
+        contrasts=(*_CONTRASTS, _more_pieces(ask, texts)),
     )
-
-
-def _claim(findings: Findings) -> str:
-    """In words, by the verdict."""
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    vocabulary = dict(findings.design.texts)[findings.design.arm("trained").text].vocab
-    ratio = vocabulary / findings.design.scale.d_model
-    where = f"with d_vocab / d_model = {ratio:g}, rows of N(0, 1) and W_U trained"
-    where += f"{_by_width(findings)}{_after_all(findings)}"
-    if verdict == "equivalent":
-        return f"The embeddings need no training {where}: freezing W_E at random costs nothing that matters"
-    if verdict == "unresolved":
-        return (
-            f"Whether the embeddings must be trained {where} is not settled by this run; freezing W_E at random changes"
-            " the loss by"
-        )
-    small = ", less than would matter" if verdict == "differs but trivially" else ""
-    if effect < 0:
-        return f"Embeddings frozen at random do better than trained ones {where}{small}: freezing changes the loss by"
-    return f"A model learns without training its embeddings, but {where} freezing W_E at random costs{small}"
-
-
-def _by_width(findings: Findings) -> str:
-    """Whether the cost grows with d_vocab / d_model, the pieces held, in brackets; empty where nobody asked."""
-    result = next((effect.told for effect in findings.effects if effect.contrast.name == _BY_WIDTH), None)
-    if result is None or result.effect is None or result.verdict == "unresolved":
-        return ""
-    if result.verdict == "equivalent":
-        return f" (freezing costs no more at d_model {_NARROW} than at {_WIDE})"
-    slightly = " slightly" if result.verdict == "differs but trivially" else ""
-    way = f"{slightly} {'more' if result.effect > 0 else 'less'}"
-    return f" (freezing costs{way} at d_model {_NARROW} than at {_WIDE})"
-
-
-def _after_all(findings: Findings) -> str:
-    """What holding W_E, and all but the head, costs a pretrained model that is trained on classes, in brackets.
-
-    Empty where nobody asked.
-    """
-    told = {effect.contrast.name: effect.told for effect in findings.effects}
-    held, all_held = (told.get(f"{name} - fine-tuned") for name in ("fine-tuned, W_E frozen", "feature-based"))
-    if held is None or held.effect is None or held.verdict == "unresolved":
-        return ""
-    if held.verdict == "equivalent":
-        words = "a pretrained model learns classes as well with W_E held"
-    else:
-        slightly = " slightly" if held.verdict == "differs but trivially" else ""
-        words = f"holding W_E of a pretrained model{slightly} changes its accuracy on classes"
-        words += f": {amount(held.effect)} points"
-    if all_held is not None and all_held.effect is not None and all_held.verdict == "differs":
-        words += f"; holding all but its head, {amount(all_held.effect)} points"
-    return f" ({words})"
 
 
 def _stand_in_others(ask: Ask, design: Design) -> str:
@@ -332,46 +306,38 @@ QUESTION = Question(
     asks="If the W matrices are trained, must the embeddings be?",
     answer="cost in nats per token of freezing W_E, by vocabulary, width and token frequency",
     falsified_by=(
-        f"With characters (d_vocab near d_model) a cost above {amount(MARGIN_CHARACTERS, False)}"
-        " nats; with word pieces a"
-        " cost that does not grow with d_vocab / d_model, the pieces held (narrower models pay no more)."
+        f"With characters (d_vocab near d_model), freezing costs more than {MARGIN_CHARACTERS:g} nats; with word"
+        " pieces, the cost does not grow with d_vocab / d_model (narrower models pay no more)."
     ),
     literature=(
-        "At 17 B tokens a 32-layer model over fixed 16-bit token codes reached a validation perplexity of 2.36 against"
-        " 2.44 with a learned table, within its 4.8 % spread between seeds (Bochkov 2026, arXiv 2605.09751). That cost"
-        " at small scale, with a learning rate tuned for each arm, has not been found published. If d_vocab <= d_model"
-        " and the frozen rows are independent, W_Q, W_K and W_V of the first layer can undo the freezing exactly (a"
-        " short proof in docs/answers). That narrower models pay more was asked when four replicates of the kept run"
-        " had been seen."
+        "At 17 B tokens, a 32-layer model over fixed 16-bit token codes reached a validation perplexity of 2.36,"
+        " against 2.44 with a learned table, within its 4.8% spread between seeds (Bochkov 2026, arXiv 2605.09751). We"
+        " found no published cost at small scale with a learning rate tuned for each arm. If d_vocab <= d_model and the"
+        " frozen rows are independent, W_Q, W_K and W_V of the first layer can undo the freezing exactly (proof in"
+        " docs/answers). That narrower models pay more was added after four replicates of the kept run had been seen."
     ),
-    plain=Plain.of(
+    plain=Plain(
         above=(
-            "They need not be, but it helps, where the output matrix W_U is a trained one of its own: over random input"
-            " vectors that never change a model still learns, and ends {effect} nats a token worse."
+            "They need not be, but it helps: with fixed random input vectors and a trained, untied W_U, the loss ends"
+            " {effect} nats per token higher."
         ),
-        below="They need not be: over random input vectors that never change the model did even better here.",
-        same=("They need not be: over random input vectors that never change the model does {almost exactly }as well."),
-        unresolved=(
-            "A model learns over random input vectors that never change; whether it ends worse, this run cannot tell."
-        ),
+        below="They need not be: with fixed random input vectors, the loss ends {effect} nats per token lower here.",
+        same="They need not be: with fixed random input vectors, the model does as well.",
     ),
     also={
         "tied frozen - tied trained": Plain(
-            above="Where W_U is tied to W_E they should be: freezing holds both, and costs {effect} nats a token.",
-            below="Where W_U is tied to W_E freezing holds both, and the model did even better.",
-            slightly="Where W_U is tied to W_E freezing holds both, and costs next to nothing.",
-            equivalent="Where W_U is tied to W_E freezing holds both, and costs nothing that matters.",
-            unresolved="What it costs to freeze both where W_U is tied to W_E, this run cannot tell.",
+            above="With tied embeddings they should be: freezing fixes W_U too, and costs {effect} nats per token.",
+            below="With tied embeddings, freezing fixes W_U too, and lowers the loss by {effect} nats per token.",
+            same="With tied embeddings, freezing fixes W_U too, and costs nothing that matters.",
         ),
     },
     heard=(
-        "Both that a model with untrained embeddings could learn nothing, and that the W matrices can make good for"
-        " any embedding. Of W_Q, W_K and W_V of the first layer the second is a theorem where the vocabulary is no"
-        " larger than d_model and rows are independent ([proof](proofs.md)); it says that a way to undo the freezing"
-        " exists, not that training finds it."
+        "Two half-truths: that a model with untrained embeddings learns nothing, and that the W matrices can compensate"
+        " for any embedding. For W_Q, W_K and W_V of the first layer, the second is a theorem when the vocabulary is no"
+        " larger than d_model and the rows are independent ([proof](proofs.md)). It says that a way to undo the"
+        " freezing exists, not that training finds it."
     ),
     accounts=_ACCOUNTS,
     design=quick_or_full(_quick, _full),
-    claim=_claim,
     counted=_stand_in_others,
 )

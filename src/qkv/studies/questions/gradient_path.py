@@ -12,28 +12,30 @@ them are two things: what passes three layers of four by their skip connections 
 Shares say where gradient comes along, not whether learning needs it there. So paths are also cut while a model trains
 (`stop_gradient`), and what that costs is told in nats against the model that cuts nothing:
 
-    cut V          none passes v: nothing reaches what lies below along it, and W_V stays as it starts too
+    cut V          none passes v: nothing reaches what lies below along it, and W_V keeps its initial values too
     cut QK         the same of q and k, with W_Q and W_K
     cut attention  none passes what an attention reads: its matrices learn (the gain of the norm before it does not),
                    and what lies below hears from above by skip connections and MLPs alone
-    cut layers     none passes from the second layer to the first: W_E, W_pos and the first layer stay as they start
+    cut layers     none passes from the second layer to the first: W_E, W_pos and the first layer stay fixed
 
 What is held with a path has an arm of its own (`held V`, `held QK`), so the price of the path alone is the difference.
 What a cut takes from the gradient of all else is of the function: another basis inside a head changes nothing of it. A
 cost is of a training, from this start with this optimizer. The null is the model that cuts nothing, and nothing is said
 of a cut where that one learned no more than frequencies. Without skip connections a model from N(0, 0.02) learns no
-more than that; in full there is one from Glorot's start, which learns. --quick has `cut V` and `cut QK` only, one depth
-and one start.
+more than that; in full there is one from Glorot initialization, which learns. --quick has `cut V` and `cut QK` only,
+one depth and one start.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
 from qkv.studies.engine.design import Arm, Contrast, Design
+from qkv.studies.engine.expectation import Expected
 from qkv.studies.question import Ask, Plain, Question, make_design
-from qkv.studies.verdict.judging import Findings
 from qkv.studies.vocabulary import (
+    ABOVE,
     AT_START,
+    BELOW,
     FULL,
     GLOROT,
     IN_DEMO,
@@ -43,16 +45,15 @@ from qkv.studies.vocabulary import (
     difference,
     learned,
     level,
+    near,
     of_learned,
 )
-from qkv.words import amount
 
 __all__ = ["QUESTION"]
 
 MARGIN = 0.1
 _STEPS = 20.0
 """Of as many steps as a training of such a study has, hundreds."""
-_THEORY = "above 0, says theory of early training"
 _COST_MARGIN = 0.03
 _PROBES = ("gradient path",)
 _LEARNING = (*_PROBES, "learned")
@@ -60,7 +61,7 @@ _MOVING = "order of movement"
 _UNIT = "of the gradient"
 
 
-def _share(arm: str, quantity: str, what: str, expected: str = "") -> Contrast:
+def _share(arm: str, quantity: str, what: str, expected: Expected | None = None) -> Contrast:
     return level(f"{quantity} ({arm})", what, arm, quantity, MARGIN, unit=_UNIT, expected=expected)
 
 
@@ -83,10 +84,10 @@ def _upper(arm: str, n_layers: int) -> Contrast:
     )
 
 
-def _value_over_scores(arm: str, expected: str = "") -> Contrast:
+def _value_over_scores(arm: str, expected: Expected | None = None) -> Contrast:
     return Contrast(
         name=f"V - (Q + K) ({arm})",
-        what="share through v, less that through q and k, at the first layer",
+        what="share through v, minus that through q and k, at the first layer",
         terms=tuple((sign, arm, f"L0.resid_pre {path}") for sign, path in ((1.0, "V"), (-1.0, "Q"), (-1.0, "K"))),
         margin=MARGIN,
         unit=_UNIT,
@@ -95,23 +96,24 @@ def _value_over_scores(arm: str, expected: str = "") -> Contrast:
 
 
 _CUTS = (
-    arm("cut V", "no gradient passes v, so W_V stays as it starts", changes=("L*.v=stop_gradient",)),
+    arm("cut V", "no gradient passes v, so W_V keeps its initial values", changes=("L*.v=stop_gradient",)),
     arm(
-        "cut QK", "no gradient passes q and k, so W_Q and W_K stay as they start", changes=("L*.[qk]=stop_gradient",)
+        "cut QK", "no gradient passes q and k, so W_Q and W_K keep their initial values",
+        changes=("L*.[qk]=stop_gradient",),
     ),
     arm(
         "cut attention", "no gradient passes what an attention reads; its matrices are trained",
         changes=("L*.x=stop_gradient",),
     ),
     arm(
-        "cut layers", "no gradient passes into the first layer, so that and the embeddings stay as they start",
+        "cut layers", "no gradient passes into the first layer, so that and the embeddings keep their initial values",
         changes=("L1.resid_pre=stop_gradient",),
     ),
 )  # fmt: skip
 _QUICK_CUTS = _CUTS[:2]
 _HELD = (
-    arm("held V", "W_V stays as it starts; gradient passes v", changes=("L*.W_V=freeze",)),
-    arm("held QK", "W_Q and W_K stay as they start; gradient passes q and k", changes=("L*.W_[QK]=freeze",)),
+    arm("held V", "W_V keeps its initial values; gradient passes v", changes=("L*.W_V=freeze",)),
+    arm("held QK", "W_Q and W_K keep their initial values; gradient passes q and k", changes=("L*.W_[QK]=freeze",)),
 )
 
 
@@ -120,14 +122,14 @@ def _costs(cuts: Sequence[Arm], held: Sequence[Arm]) -> tuple[Contrast, ...]:
     lose."""
     gate = learned("trained")
     price = (
-        cost(f"{one.name} - trained", f"what it costs that {one.what}", one.name, "trained", _COST_MARGIN,
+        cost(f"{one.name} - trained", f"cost when {one.what}", one.name, "trained", _COST_MARGIN,
              needs=gate.name)
         for one in (*cuts, *held)
     )  # fmt: skip
     of_path = (
         cost(
             f"{one.name.replace('held', 'cut')} - {one.name}",
-            f"what the path alone is worth: cut, less its matrices held ({one.name.removeprefix('held ')})",
+            f"value of the path alone: cut, minus its matrices frozen ({one.name.removeprefix('held ')})",
             one.name.replace("held", "cut"), one.name, _COST_MARGIN, needs=gate.name,
         )
         for one in held
@@ -140,32 +142,32 @@ _LARGE = arm(
     probes=_PROBES,
 )  # fmt: skip
 _TRAINED = arm("trained", "norm before each sublayer, skip connections", probes=(*_LEARNING, _MOVING))
-_UNTRAINED = arm("untrained", "the same at its start", AT_START, probes=_PROBES)
+_UNTRAINED = arm("untrained", "the same model, untrained", AT_START, probes=_PROBES)
 _SKIPLESS = arm("skipless", "no skip connections", layout=(("skip", False),), probes=_LEARNING)
 _AFTER = arm("norm after", "norm after each sum", layout=(("norm_place", "post"),), probes=_PROBES)
 _SGD = arm("sgd", "trained by SGD", optimizer="sgd", lr=0.5, probes=(*_PROBES, _MOVING))
 _DEPTHS = tuple(arm(f"{n} layers", f"of {n} layers", sizes=(("n_layers", n),), probes=_PROBES) for n in (2, 6))
 _GLOROT = (
-    arm("Glorot", "from Glorot's start", layout=GLOROT, probes=_LEARNING),
+    arm("Glorot", "from Glorot initialization", layout=GLOROT, probes=_LEARNING),
     arm(
-        "skipless Glorot", "no skip connections, from Glorot's start", layout=(("skip", False), *GLOROT),
+        "skipless Glorot", "no skip connections, from Glorot initialization", layout=(("skip", False), *GLOROT),
         probes=_LEARNING,
     ),
 )  # fmt: skip
 """With and without skip connections where both learn."""
 
 
-def _around(arm: str, other: str, what: str, expected: str) -> Contrast:
+def _around(arm: str, other: str, what: str, expected: Expected | None) -> Contrast:
     return difference(f"around: {arm} - {other}", what, arm, other, "around", MARGIN, unit=_UNIT, expected=expected)
 
 
 _SIZE = _around(
-    "large rows", "trained", "share around all sublayers with large rows, less that with small ones",
-    "above 0: the norm divides by the size of the rows",
+    "large rows", "trained", "share around all sublayers with large rows, minus that with small ones",
+    ABOVE,
 )  # fmt: skip
 _DEPTH = _around(
-    "6 layers", "2 layers", "share around all sublayers of 6 layers, less that of 2",
-    "below 0: there is more to go through",
+    "6 layers", "2 layers", "share around all sublayers with 6 layers, minus that with 2",
+    BELOW,
 )  # fmt: skip
 
 
@@ -197,20 +199,20 @@ def _of_shares(names: Sequence[str], n_layers: int) -> tuple[Contrast, ...]:
     skipless = [name for name in names if name.startswith("skipless")]
     others = [name for name in names if name not in skipless]
     return (
-        _share("trained", "around", "share that reaches the embeddings through no sublayer", "small: rows are small"),
+        _share("trained", "around", "share of gradient that reaches the embeddings past all layers", near(0.0, MARGIN)),
         _SIZE,
         *_paths("trained", 0),
         *(_upper(name, n_layers) for name in ("trained", "untrained")),
         *(
-            _share(name, "around", f"share that reaches the embeddings through no sublayer: {name}")
+            _share(name, "around", f"share of gradient that reaches the embeddings past all layers: {name}")
             for name in others
             if name != "trained"
         ),
         *([_DEPTH] if "6 layers" in names else []),
-        *(_value_over_scores(name, "above 0" if name == "large rows" else "") for name in others),
+        *(_value_over_scores(name, ABOVE if name == "large rows" else None) for name in others),
         cost(
             "skipless - trained",
-            "what removing the skip connections costs (from N(0, 0.02) such models hardly learn)",
+            "cost of removing the skip connections (from N(0, 0.02) such models hardly learn)",
             "skipless", "trained", _COST_MARGIN,
         ),
         *of_learned([_value_over_scores(name) for name in skipless], skipless),
@@ -220,17 +222,17 @@ def _of_shares(names: Sequence[str], n_layers: int) -> tuple[Contrast, ...]:
 
 def _order(arm: str, n_layers: int) -> tuple[Contrast, ...]:
     """When matrices move, each against its own way."""
-    first = {("VO", "W_U"): _THEORY, ("QK", "VO"): _THEORY, ("L0", f"L{n_layers - 1}"): ""}
+    first = {("VO", "W_U"): ABOVE, ("QK", "VO"): ABOVE, ("L0", f"L{n_layers - 1}"): None}
     when = (
         level(
-            f"half way {name} ({arm})", f"the step at which {name} is half as far from its start as at the end", arm,
+            f"half way {name} ({arm})", f"step at which {name} is halfway to where it ends", arm,
             f"half way {name}", _STEPS, unit="steps",
         )
         for name in ("W_U", "W_E", "VO", "QK", "MLP")
     )  # fmt: skip
     later = (
         Contrast(
-            name=f"half way {a} - {b} ({arm})", what=f"how many steps later {a} is half-way than {b}",
+            name=f"half way {a} - {b} ({arm})", what=f"how many steps later {a} is halfway than {b}",
             terms=((1.0, arm, f"half way {a}"), (-1.0, arm, f"half way {b}")), margin=_STEPS, unit="steps",
             expected=expected,
         )
@@ -242,44 +244,9 @@ def _order(arm: str, n_layers: int) -> tuple[Contrast, ...]:
 def _from_glorot() -> tuple[Contrast, ...]:
     """What skip connections are worth where a model without them learns."""
     plain, skipless = (one.name for one in _GLOROT)
-    what = "what removing the skip connections costs from Glorot's start"
+    what = "cost of removing the skip connections, from Glorot initialization"
     gate = learned(plain)
     return cost(f"{skipless} - {plain}", what, skipless, plain, _COST_MARGIN, needs=gate.name), gate
-
-
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    but = _beside(findings)
-    if verdict == "unresolved":
-        return "Whether gradient reaches the embeddings around all layers is not settled by this run; that share is"
-    if verdict == "equivalent":
-        return f"Next to no gradient reaches the embeddings of a trained model around all layers{but}; that share is"
-    small = ", less than would matter" if verdict == "differs but trivially" else ""
-    if effect < 0:
-        return f"What reaches the embeddings around all layers works against the rest{small}; that share is"
-    if small:
-        return f"Little gradient reaches the embeddings of a trained model around all layers{small}{but}; that share is"
-    return (
-        f"The error need not pass through the layers to reach the embeddings{but}: along skip connections alone comes a"
-        " share of"
-    )
-
-
-def _beside(findings: Findings) -> str:
-    """Other shares, and what cuts cost, in brackets; empty where nothing of it is settled."""
-    told = {
-        "around (untrained)": "untrained it is {}",
-        "around (large rows)": "with large rows, N(0, 1), it is {}",
-        "upper layers passed by (trained)": "a layer above the first is passed by with {} of what reaches its input",
-        "L0.resid_pre K (trained)": "through k of the first layer comes {}",
-    }
-    shares = {words: findings.there(name) for name, words in told.items()}
-    said = [words.format(amount(share, signed=False)) for words, share in shares.items() if share is not None]
-    paths = {"cut V": "through v", "cut QK": "through q and k", "cut layers": "from the second layer to the first"}
-    for name, path in paths.items():
-        if (change := findings.there(f"{name} - trained")) is not None:
-            said.append(f"with no gradient {path} the loss changes by {amount(change)} nats")
-    return f" ({'; '.join(said)})" if said else ""
 
 
 QUESTION = Question(
@@ -289,88 +256,64 @@ QUESTION = Question(
         " through all layers?"
     ),
     answer=(
-        "share of each path (skip, V, Q, K, MLP) at the first layer and of skip above it, trained and untrained, with"
-        " and without skip; what a training costs in which a path is cut; and the steps at which matrices are half-way"
-        " to where they end"
+        "share of each path (skip, V, Q, K, MLP) at the first layer and of the skip connection above it, trained and"
+        " untrained, with and without skip connections; the cost of training with a path cut; the steps at which each"
+        " matrix is halfway to where it ends"
     ),
     falsified_by=(
-        "Larger rows of W_E do not raise the share that comes around all layers; with large rows q and k carry more"
-        " than v; cutting a path costs no more than holding the matrices that are cut off with it."
+        "Larger rows of W_E do not raise the share that bypasses all layers; with large rows, q and k carry more than"
+        " v; cutting a path costs no more than freezing the matrices cut off with it."
     ),
     literature=(
-        "Theory of early training has W_U learn first, W_V next, W_Q and W_K last (Im et al. 2026, arXiv 2601.19208,"
-        " abstract). That is about how fast matrices move; from it we had expected more gradient through v than through"
-        " q and k. A first quick run found the opposite for small rows, and next to nothing around the layers;"
-        " an arm with large rows was added afterwards, to ask whether their size is the reason. Shares of paths at"
-        " these sizes have not been found published."
+        "In theory of early training, W_U learns first, W_V next, and W_Q and W_K last (Im et al. 2026, arXiv"
+        " 2601.19208, abstract). That is about how fast matrices move; from it we expected more gradient through v than"
+        " through q and k. A first quick run found the opposite for small rows, and almost nothing around the layers;"
+        " an arm with large rows was added afterwards to test whether their size is the reason. We found no published"
+        " shares of paths at these sizes."
     ),
     plain=Plain(
         above=(
-            "It need not pass through the layers: a part of the error reaches the embeddings along the skip"
-            " connections alone."
+            "It need not: in a trained model of this recipe, {effect} of the gradient reaches the embeddings"
+            " along skip connections alone."
         ),
-        below="What reaches the embeddings along the skip connections alone works against the rest.",
-        slightly="In a trained model of this recipe next to nothing of it reaches the embeddings around all layers.",
-        equivalent=(
-            "In a trained model of this recipe it passes through the layers: around all of them next to nothing reaches"
-            " the embeddings."
-        ),
-        unresolved=(
-            "How much of the error reaches the embeddings along the skip connections alone, this run cannot tell."
+        below="What reaches the embeddings along skip connections alone opposes the rest of the gradient.",
+        same=(
+            "In a trained model of this recipe, it does: almost none of the gradient reaches the embeddings past all"
+            " layers."
         ),
     ),
     also={
         "around (untrained)": Plain(
-            above="Where training begins, {effect} of it does.",
-            below="Where training begins, what comes around works against the rest.",
-            slightly="Where training begins, it is almost as little.",
-            equivalent="Where training begins, it is no more.",
-            unresolved="How much does where training begins, this run cannot tell.",
+            above="At initialization, {effect} does.",
+            below="At initialization, what bypasses all layers opposes the rest.",
+            same="At initialization, almost none does either.",
         ),
         "upper layers passed by (trained)": Plain(
-            above=(
-                "A single layer above the first is passed by: of what reaches its input {effect} comes by its skip"
-                " connection."
-            ),
-            below="Around a single layer above the first, what comes works against the rest.",
-            slightly="Around a single layer above the first, too, comes next to nothing.",
-            equivalent="Around a single layer above the first comes no more.",
-            unresolved="How much comes around a single layer, this run cannot tell.",
+            above="A single layer above the first is bypassed by {effect} of what reaches its input.",
+            below="What bypasses a single layer above the first opposes the rest.",
+            same="Almost nothing bypasses a single layer above the first.",
         ),
         "L0.resid_pre K (trained)": Plain(
-            above=(
-                "In this recipe it comes into the embeddings through what the first layer makes of them, {effect}"
-                " through k."
-            ),
-            below="What comes through k of the first layer works against the rest.",
-            slightly="Through k of the first layer comes next to nothing.",
-            equivalent="Through k of the first layer comes nothing that matters.",
-            unresolved="How much comes through k of the first layer, this run cannot tell.",
+            above="In this recipe, {effect} enters the embeddings through k of the first layer.",
+            below="In this recipe, what comes through k of the first layer opposes the rest.",
+            same="In this recipe, almost nothing comes through k of the first layer.",
         ),
-        "half way QK - VO (trained)": Plain.of(
-            above=(
-                "In this recipe, under AdamW, W_Q and W_K are half-way to where they end {effect} steps after W_V"
-                " and W_O."
-            ),
-            below=(
-                "In this recipe, under AdamW, W_Q and W_K are half-way to where they end {effect} steps before W_V"
-                " and W_O."
-            ),
-            same="Under AdamW W_Q and W_K are half-way to where they end {almost }when W_V and W_O are.",
-            unresolved="Which matrices are sooner half-way to where they end, this run cannot tell.",
+        "half way QK - VO (trained)": Plain(
+            above="In this recipe, under AdamW, W_Q and W_K are halfway {effect} steps after W_V and W_O.",
+            below="In this recipe, under AdamW, W_Q and W_K are halfway {effect} steps before W_V and W_O.",
+            same="In this recipe, under AdamW, W_Q and W_K are halfway when W_V and W_O are.",
         ),
     },
     heard=(
-        "That skip connections are a motorway on which the gradient passes all layers by. So they are where training"
-        " begins, and around a single layer later, too. But the shares of layers multiply. In models that start from"
-        " small rows of W_E, with a norm before each sublayer, the trained first layer is hardly passed by: what"
-        " reaches the embeddings has gone through it. Other recipes have another share."
+        "That skip connections are a highway on which the gradient bypasses all layers. They are at initialization, and"
+        " later around a single layer too. But the shares of layers multiply. In models that start from small rows of"
+        " W_E, with a norm before each sublayer, almost nothing bypasses the trained first layer. Other recipes have"
+        " other shares."
     ),
     elsewhere=(
         f"{IN_DEMO}: there 29% of the gradient reaches the embeddings around all layers, and of what reaches them 87%"
-        " comes past the first layer, 6% through its v and 2% through its k. W_O is half-way to where it ends at step"
+        " comes past the first layer, 6% through its v and 2% through its k. W_O is halfway to where it ends at step"
         " 53, W_V at 100, W_K at 113 and W_Q at 114."
     ),
     design=_design,
-    claim=_claim,
 )

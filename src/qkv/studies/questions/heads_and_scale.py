@@ -10,10 +10,12 @@ of rows and the share of them that one key takes whole, at the start and at the 
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Text
-from qkv.studies.question import Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
-from qkv.studies.verdict.judging import Findings
+from qkv.studies.engine.expectation import Expected
+from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.vocabulary import (
+    ABOVE,
     AT_START,
+    BELOW,
     FULL,
     GLOROT,
     LEARNS_RECALL,
@@ -25,6 +27,7 @@ from qkv.studies.vocabulary import (
     cost,
     difference,
     level,
+    near,
     of_recalling,
 )
 from qkv.words import plural
@@ -76,50 +79,50 @@ _FROM_GLOROT = (
 )  # fmt: skip
 
 
-def _cost(arm: str, expected: str = "") -> Contrast:
+def _cost(arm: str, expected: Expected | None = None) -> Contrast:
     return cost(f"{arm} - {_BASE}", f"cost of {arm} against {_BASE}", arm, _BASE, MARGIN, expected=expected)
 
 
-def _undivided(base: str, expected: tuple[str, str]) -> tuple[Contrast, ...]:
+def _undivided(base: str, expected: tuple[Expected, Expected]) -> tuple[Contrast, ...]:
     own, same = f"{base}, undivided", f"{base}, undivided, same rate"
     return (
         cost(
-            f"{own} - {base}", "cost of leaving the division out, each at its own rate", own, base, MARGIN,
+            f"{own} - {base}", "cost of undivided scores, each at its own rate", own, base, MARGIN,
             expected=expected[0],
         ),
         cost(
-            f"{same} - {own}", "of leaving it out: what the rate of the divided scores costs, against its own", same,
+            f"{same} - {own}", "cost of undivided scores at the rate tuned with division, against their own rate", same,
             own, MARGIN, expected=expected[1],
         ),
     )  # fmt: skip
 
 
-def _rows(arm: str, expected: str = "") -> tuple[Contrast, ...]:
+def _rows(arm: str, expected: Expected | None = None) -> tuple[Contrast, ...]:
     return (
         level(
             f"saturated rows: {arm}", "share of rows of attention with one key above 0.9", arm, "saturated", _SHARE,
             unit="of the rows", expected=expected,
         ),
         difference(
-            f"entropy of rows: {arm}", "entropy of rows, less that of even rows, in shares of the latter", arm, _EVEN,
-            "entropy share", _SHARE, unit="of the entropy of even rows",
+            f"entropy of rows: {arm}", "entropy of attention rows minus that of even rows, as a share of the latter",
+            arm, _EVEN, "entropy share", _SHARE, unit="of the entropy of even rows",
         ),
     )  # fmt: skip
 
 
 _SEVERAL = cost(
     f"{_ONE} - {_BASE}", "cost of one head as wide as the model, against four", _ONE, _BASE, MARGIN,
-    expected="above 0",
+    expected=ABOVE,
 )  # fmt: skip
-_NEAR = ("near 0: scores start small either way", "near 0")
+_NEAR = (near(0.0, MARGIN), near(0.0, MARGIN))
 _OF_ROWS = (
-    *_undivided(_GLOROT_ONE, ("above 0", "above 0 if a new rate repairs it")),
+    *_undivided(_GLOROT_ONE, (ABOVE, ABOVE)),
     *_rows(_ONE),
-    *_rows(f"{_GLOROT_ONE}, undivided, untrained", "above 0: the textbook's warning"),
+    *_rows(f"{_GLOROT_ONE}, undivided, untrained", ABOVE),
     *_rows(f"{_GLOROT_ONE}, undivided"),
     level(
-        "pruned to one head", "loss of the finished model of 4 heads with only the dearest of each layer left (chosen"
-        " on other windows), less its loss", _BASE, "pruned", MARGIN, expected="above 0",
+        "pruned to one head", "loss of the finished model of 4 heads with only the most useful head of each layer"
+        " (chosen on other windows), minus its loss", _BASE, "pruned", MARGIN, expected=ABOVE,
     ),
 )  # fmt: skip
 
@@ -135,8 +138,8 @@ def _quick(ask: Ask) -> Design:
         ),
         contrasts=(
             _SEVERAL,
-            _cost("16 heads", "above 0: heads of width 2 can say little"),
-            _cost("1 x 8", "above 0"),
+            _cost("16 heads", ABOVE),
+            _cost("1 x 8", ABOVE),
             _undivided(_ONE, _NEAR)[0],
             *_OF_ROWS,
         ),
@@ -168,9 +171,9 @@ def _full(ask: Ask) -> Design:
         contrasts=(
             _SEVERAL,
             *(_cost(_count(n)) for n in (2, 8)),
-            _cost("16 heads", "above 0: heads of width 4 can say little"),
-            *(_cost(f"{n} x 16", "above 0") for n in (1, 2)),
-            *(_cost(f"{n} x 16", "below 0") for n in (8, 16)),
+            _cost("16 heads", ABOVE),
+            *(_cost(f"{n} x 16", ABOVE) for n in (1, 2)),
+            *(_cost(f"{n} x 16", BELOW) for n in (8, 16)),
             *of_recalling([_cost_of_recall(n) for n in (1, 16)], f"recall, {_BASE}"),
             *_undivided(_ONE, _NEAR),
             *_OF_ROWS,
@@ -178,71 +181,47 @@ def _full(ask: Ask) -> Design:
     )  # fmt: skip
 
 
-def _of_scale(findings: Findings) -> str:
-    """What leaving the division out costs where q and k start with unit variance, each at its own rate."""
-    return by_verdict(
-        findings.effect(f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}").told,
-        unresolved=" (what not dividing scores by sqrt(d_head) does {where} is open)",
-        equivalent=" (not dividing scores by sqrt(d_head) does no harm {where}, with a rate of its own)",
-        above=" (not dividing scores by sqrt(d_head) does {small}harm {where}, with a rate of its own)",
-        below=" (not dividing scores by sqrt(d_head) does {small}good {where}, with a rate of its own)",
-        small="a little ",
-        where="where q and k start with unit variance",
-    )
-
-
 QUESTION = Question(
     name="heads-and-scale",
     asks="Do several heads beat one? What if scores are not divided by sqrt(d_k)?",
     answer=(
-        "cost in nats of fewer and more heads at a fixed width of the model and of a head, of undivided scores at two"
-        " starts and rates; entropy and saturation of rows; what finished heads are worth"
+        "cost in nats of fewer and more heads at a fixed model width and at a fixed head width, and of undivided scores"
+        " at two initializations and rates; entropy and saturation of attention rows; what trained heads are worth"
     ),
     falsified_by=(
-        "One head is no worse than four; heads of width 2 to 4 cost nothing; at N(0, 0.02) undivided scores cost more"
-        " than the margin; where q and k start with unit variance they cost nothing at the rate of the divided ones."
+        "One head is no worse than four; heads of width 2 to 4 cost nothing; at N(0, 0.02), undivided scores cost more"
+        " than the margin; where q and k start with unit variance, they cost nothing at the rate tuned with division."
     ),
     literature=(
-        "For translation, at equal compute, development perplexity was 5.29 with 1 head, 5.00 with 4, 4.92 with 8, 4.91"
+        "For translation at equal compute, development perplexity was 5.29 with 1 head, 5.00 with 4, 4.92 with 8, 4.91"
         " with 16 and 5.01 with 32; keys of width 16 gave 5.16 (Vaswani et al. 2017, arXiv 1706.03762, table 3). That"
-        " scores need dividing, since a product of d_k terms of variance 1 has variance d_k, is argued there and not"
-        " measured. Of 48 encoder heads 38 could be pruned at a loss of 0.15 BLEU (Voita et al. 2019, arXiv 1905.09418,"
-        " abstract). Heads narrower than a sequence is long are a bottleneck of rank (Bhojanapalli et al. 2020,"
-        " arXiv 2002.07028, abstract). No paper was found that trains without the division, the rate tuned for it."
+        " scores need dividing, since a product of d_k terms of variance 1 has variance d_k, is argued there but not"
+        " measured. Of 48 encoder heads, 38 could be pruned at a loss of 0.15 BLEU (Voita et al. 2019, arXiv"
+        " 1905.09418, abstract). Heads narrower than the sequence is long are a rank bottleneck (Bhojanapalli et al."
+        " 2020, arXiv 2002.07028, abstract). We found no paper that trains without the division at a rate tuned for it."
     ),
-    plain=Plain.of(
-        above="Several heads do better than one, at this size.",
-        below="One head as wide as the model does better than several, at this size.",
-        same="One head as wide as the model does {almost exactly }as well as several, at this size.",
-        unresolved="Whether several heads do better than one, this run cannot tell.",
+    plain=Plain(
+        above="Several heads do better than one, by {effect} nats per token at this size.",
+        below="One head as wide as the model does better than several, by {effect} nats per token at this size.",
+        same="One head as wide as the model does as well as several, at this size.",
     ),
     also={
         f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}": Plain(
             above=(
-                "Not dividing scores by sqrt(d_k) costs {effect} nats a token where q and k start with variance 1,"
-                " the rate tuned for it."
+                "Not dividing scores by sqrt(d_k) costs {effect} nats per token where q and k start with variance 1,"
+                " at a rate tuned for it."
             ),
             below=(
-                "Not dividing scores by sqrt(d_k) saves {effect} nats a token where q and k start with variance 1,"
-                " the rate tuned for it."
+                "Not dividing scores by sqrt(d_k) saves {effect} nats per token where q and k start with variance 1,"
+                " at a rate tuned for it."
             ),
-            slightly="Not dividing scores by sqrt(d_k) makes next to no difference, at a rate of its own.",
-            equivalent="Not dividing scores by sqrt(d_k) makes no difference that matters, at a rate of its own.",
-            unresolved="What not dividing scores by sqrt(d_k) does, this run cannot tell.",
+            same="Not dividing scores by sqrt(d_k) makes no difference that matters, at a rate tuned for it.",
         ),
     },
     heard=(
-        "That scores are divided by sqrt(d_k), or training fails. The argument is about variance one: a product of"
-        " d_k such terms has variance d_k. From a small start scores are near 0 with and without it, and a learning"
-        " rate of its own makes good for much; the rows below tell the two starts apart."
+        "That scores must be divided by sqrt(d_k), or training fails. The argument assumes variance one: a product of"
+        " d_k such terms has variance d_k. From a small start, scores are near 0 either way, and a tuned learning rate"
+        " repairs much. The rows below show the two starts separately."
     ),
     design=quick_or_full(_quick, _full),
-    claim=Claim(
-        unresolved="Whether several heads beat one is not settled by this run{beside}; {ends}",
-        equivalent="One head as wide as the model does as well as four{beside}: {ends}",
-        above="Several heads beat one{small}{beside}: {ends}",
-        below="One head as wide as the model beats four{small}{beside}: {ends}",
-        ends="with one head instead of four the loss changes by",
-        beside=_of_scale,
-    ),
 )

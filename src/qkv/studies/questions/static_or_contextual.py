@@ -24,20 +24,23 @@ import numpy as np
 from qkv.data.vectors import read_vectors
 from qkv.folder.run_folder import sha256_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
+from qkv.studies.engine.expectation import Expected
 from qkv.studies.probes.analogies import FEWEST_ASKED, FEWEST_WORDS, N_QUESTIONS, grouped, n_askable
 from qkv.studies.probes.contextual import MOST_TOKENS
-from qkv.studies.question import Ask, Claim, Plain, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.synthetic.streams import given
-from qkv.studies.verdict.judging import Findings, is_there
 from qkv.studies.vocabulary import (
+    ABOVE,
     ANSWERS,
     AT_START,
+    BELOW,
     FULL,
     LEARNS_MASKED,
     QUICK,
     Settings,
     arm,
     level,
+    near,
     of_learned,
 )
 
@@ -54,17 +57,18 @@ _TRAINED = ("contextual", "change of basis", "analogies", "triplets")
 def _arms(steps: int) -> tuple[Arm, ...]:
     return (
         arm("causal", "predicts the next word", probes=_TRAINED),
-        arm("masked", "predicts hidden words, in three times the steps: as many answers", LEARNS_MASKED, task="masked",
-            lr=0.003, sizes=(("steps", ANSWERS * steps),), probes=("contextual", "analogies", "learned")),
-        arm("untrained", "the causal model at its start", _STILL),
-        arm("untrained masked", "the masked model at its start", LEARNS_MASKED, _STILL, task="masked"),
+        arm("masked", "predicts hidden words, in three times the steps (equal number of predictions)", LEARNS_MASKED,
+            task="masked", lr=0.003, sizes=(("steps", ANSWERS * steps),),
+            probes=("contextual", "analogies", "learned")),
+        arm("untrained", "the causal model, untrained", _STILL),
+        arm("untrained masked", "the masked model, untrained", LEARNS_MASKED, _STILL, task="masked"),
     )  # fmt: skip
 
 
 def _classify(steps: int, vocab: int) -> tuple[dict[str, Text], Arm]:
     """The objective of telling classes apart, where the source has labels."""
     return {"labelled": Text(stream="labelled", tokenizer="word", vocab=vocab)}, arm(
-        "classify", "tells the classes of texts apart", text="labelled", task="classify", lr=0.003,
+        "classify", "classifies texts", text="labelled", task="classify", lr=0.003,
         sizes=(("batch_size", 64), ("steps", steps)), probes=("contextual", "learned"),
     )  # fmt: skip
 
@@ -87,7 +91,12 @@ def _published(ask: Ask, text: Text) -> tuple[dict[str, Text], tuple[Arm, ...]]:
 
 
 def _measured(
-    name: str, what: str, unit: str, *terms: tuple[float, str, str], expected: str = "", constant: bool = False
+    name: str,
+    what: str,
+    unit: str,
+    *terms: tuple[float, str, str],
+    expected: Expected | None = None,
+    constant: bool = False,
 ) -> Contrast:
     margin = _MARGINS[unit]
     return Contrast(
@@ -95,16 +104,16 @@ def _measured(
     )  # fmt: skip
 
 
-def _change(arm: str, measure: str, what: str, last: int, expected: str = "") -> Contrast:
+def _change(arm: str, measure: str, what: str, last: int, expected: Expected | None = None) -> Contrast:
     return _measured(
-        f"{measure}, layer {last} - 0 ({arm})", f"{what} after the last layer, less the same at layer 0", _COSINE,
+        f"{measure}, layer {last} - 0 ({arm})", f"{what} after the last layer, minus the same at layer 0", _COSINE,
         (1.0, arm, f"{measure} {last}"), (-1.0, arm, f"{measure} 0"), expected=expected,
     )  # fmt: skip
 
 
 _SELF = "how alike one word's vectors in different contexts are, beyond those of different words,"
-_WINDOW = "how alike vectors are to the mean of their window, beyond windows dealt out anew,"
-_ONE = "share of a word's occurrences that one vector explains, beyond words dealt out anew,"
+_WINDOW = "how alike vectors are to the mean of their window, beyond shuffled windows,"
+_ONE = "share of a word's occurrences that one vector explains, beyond shuffled words,"
 _ASKED_FIRST = ("masked", "classify")
 _BEYOND = "neighbours at the top (causal)"
 _ASKED, _BEYOND_C = "analogies asked", "beyond the nearest neighbour of c"
@@ -116,17 +125,17 @@ def _contextuality(last: int, labelled: bool) -> tuple[Contrast, ...]:
 
     def added(arm: str, start: str) -> Contrast:
         return _measured(
-            f"self-similarity: {arm} - {start}", f"change of {_SELF} {arm} less {start}", _COSINE,
+            f"self-similarity: {arm} - {start}", f"change of {_SELF} {arm} minus {start}", _COSINE,
             (1.0, arm, f"self-similarity {last}"), (-1.0, arm, "self-similarity 0"),
             (-1.0, start, f"self-similarity {last}"), (1.0, start, "self-similarity 0"),
-            expected="below 0: what training adds to mere mixing" if arm == "causal" else "",
+            expected=BELOW if arm == "causal" else None,
         )  # fmt: skip
 
     return (
-        _change("causal", "self-similarity", _SELF, last, "below 0: contexts pull them apart"),
+        _change("causal", "self-similarity", _SELF, last, BELOW),
         _measured(
             "self-similarity at the top (causal)", f"{_SELF} after the last layer", _COSINE,
-            (1.0, "causal", f"self-similarity {last}"), expected="above 0",
+            (1.0, "causal", f"self-similarity {last}"), expected=ABOVE,
         ),
         *(_change(arm, "self-similarity", _SELF, last) for arm in arms),
         added("causal", "untrained"),
@@ -134,7 +143,7 @@ def _contextuality(last: int, labelled: bool) -> tuple[Contrast, ...]:
         *(_change(arm, "in a window", _WINDOW, last) for arm in ("causal", *arms)),
         _measured(
             "one vector explains (causal)", f"{_ONE} after the last layer", _SHARE,
-            (1.0, "causal", f"explained {last}"), expected="small in large models",
+            (1.0, "causal", f"explained {last}"),
         ),
     )  # fmt: skip
 
@@ -145,23 +154,23 @@ def _static(arm: str, last: int) -> tuple[Contrast, ...]:
     return (
         _measured(
             f"neighbours at the top ({arm})",
-            "nearest words by contextual means that are so by W_E, beyond chance, after the last layer", _SHARE,
+            "nearest words by contextual means, after the last layer, that are so by W_E too, beyond chance", _SHARE,
             (1.0, arm, f"neighbours {last}"),
         ),
         _measured(
-            f"mean ~ W_E ({arm})", "agreement of likenesses: mean vectors after the last layer and W_E", _RANKS, mean,
-            expected="above 0",
+            f"mean ~ W_E ({arm})", "agreement of similarities: mean vectors after the last layer and W_E", _RANKS, mean,
+            expected=ABOVE,
         ),
         _measured(
-            f"first component - mean ({arm})", "the same of first principal components, less that of means", _RANKS,
+            f"first component - mean ({arm})", "the same for first principal components, minus that for means", _RANKS,
             (1.0, arm, f"first ~ W_E {last}"), (-1.0, *mean[1:]),
         ),
         _measured(
-            f"W_E ~ counts ({arm})", "agreement of likenesses: W_E and rows of mutual information", _RANKS, counts,
-            expected="above 0",
+            f"W_E ~ counts ({arm})", "agreement of similarities: W_E and rows of mutual information", _RANKS, counts,
+            expected=ABOVE,
         ),
         _measured(
-            f"mean ~ counts - W_E ~ counts ({arm})", "agreement with counts: mean vectors less rows of W_E", _RANKS,
+            f"mean ~ counts - W_E ~ counts ({arm})", "agreement with counts: mean vectors minus rows of W_E", _RANKS,
             (1.0, arm, f"mean ~ counts {last}"), (-1.0, *counts[1:]),
         ),
     )  # fmt: skip
@@ -171,13 +180,13 @@ def _warning() -> tuple[Contrast, ...]:
     """What another pair W_Q, W_K with the same scores does."""
     return (
         _measured(
-            "q ~ q in another basis (causal)", "agreement of likenesses among queries, before and after W_Q and W_K are"
-            " exchanged for a pair with the same scores", _RANKS, (1.0, "causal", "q ~ q"),
-            expected="1 if likeness in q meant anything",
+            "q ~ q in another basis (causal)", "agreement of similarities among queries, before and after W_Q and W_K"
+            " are exchanged for a pair with the same scores", _RANKS, (1.0, "causal", "q ~ q"),
+            expected=Expected(below=1.0),
         ),
         level(
             "scores in another basis (causal)", "largest change of a score by that exchange", "causal", "scores moved",
-            1e-6, unit="spreads", expected="0 up to rounding", constant=True,
+            1e-6, unit="spreads", expected=near(0.0, 1e-6), constant=True,
         ),
     )  # fmt: skip
 
@@ -185,7 +194,7 @@ def _warning() -> tuple[Contrast, ...]:
 def _analogies(ask: Ask, text: Text) -> tuple[Contrast, ...]:
     """How many can be asked; shares of right answers only where they are enough."""
     asked = _measured(
-        _ASKED, f"share of {N_QUESTIONS} analogies that the validation text has the words of", _SHARE,
+        _ASKED, f"share of {N_QUESTIONS} analogies whose words occur in the validation text", _SHARE,
         (1.0, "causal", _ASKED), constant=True,
     )  # fmt: skip
     if not _enough(ask, text):
@@ -201,7 +210,7 @@ def _analogies(ask: Ask, text: Text) -> tuple[Contrast, ...]:
         asked_of.append((_PUBLISHED, "published"))
     return asked, *(
         _measured(
-            _by_analogy(name, arm, beyond), f"analogies answered rightly by {whose[name]}, {beyond}", _POINTS,
+            _by_analogy(name, arm, beyond), f"analogies answered correctly by {whose[name]}, {beyond}", _POINTS,
             (1.0, arm, f"{quantity} {name}"), constant=name in ("counts", "published"),
         )  # fmt: skip
         for arm, name in asked_of
@@ -236,7 +245,7 @@ def _triplets(ask: Ask, text: Text) -> tuple[Contrast, ...]:
             _measured(
                 f"{_KIND}: {name} (causal)", f"triplets such as king, queen, dog of which {whose} have the first two"
                 " the more alike, beyond the half that chance gives", _POINTS, (1.0, "causal", f"triplets {name}"),
-                expected="above 0" if name == "x" else "", constant=name == "counts",
+                expected=ABOVE if name == "x" else None, constant=name == "counts",
             )  # fmt: skip
             for name, whose in _WHERE.items()
         ),
@@ -244,7 +253,7 @@ def _triplets(ask: Ask, text: Text) -> tuple[Contrast, ...]:
         _measured(
             f"{_KIND}: {_OTHER} - q (causal)", "the same of queries in another basis, where every score is what it was,"
             " less that of the queries", _POINTS, (1.0, "causal", f"triplets {_OTHER}"), (-1.0, "causal", "triplets q"),
-            expected="below 0: no score knows of that likeness",
+            expected=BELOW,
         ),
     )  # fmt: skip
 
@@ -288,163 +297,73 @@ def _design(ask: Ask) -> Design:
     )
 
 
-def _beside(findings: Findings) -> str:
-    beside = "; ".join(filter(None, (_like_the_table(findings), _control(findings))))
-    return f"{beside and f' ({beside})'}{_unasked(findings)}{_unlearned(findings)}"
-
-
-def _like_the_table(findings: Findings) -> str:
-    """How far neighbours are still those of W_E; empty where that is not settled."""
-    result = findings.effect(_BEYOND).told
-    if result.effect is None or result.verdict == "unresolved":
-        return ""
-    if result.verdict == "equivalent":
-        return "which words their means are near has nothing to do with W_E"
-    way = "more" if result.effect > 0 else "fewer"
-    n = f"{10 * abs(result.effect):.2g}"
-    near = f"of the ten words nearest to a word's mean vector {n} {way} than by chance"
-    return f"{near} are among its ten nearest by W_E"
-
-
-def _control(findings: Findings) -> str:
-    """What published vectors answer, where they were given; empty where not."""
-    name = _by_analogy("published", _PUBLISHED)
-    more = next((effect.result.effect for effect in findings.effects if effect.contrast.name == name), None)
-    if more is None:
-        return ""
-    way = "more" if more > 0 else "fewer"
-    return f"by published vectors {abs(more):.3g} in 100 analogies {way} come out right than by naming a neighbour"
-
-
-def _unasked(findings: Findings) -> str:
-    """That no analogy was scored, where none was."""
-    if any(effect.contrast.name.startswith("analogies by") for effect in findings.effects):
-        return ""
-    return "; its words are those of too few analogies for a score"
-
-
-def _unlearned(findings: Findings) -> str:
-    """Of which arms nothing is said, for they learned nothing."""
-    asked = {arm: f"learned ({arm})" for arm in _ASKED_FIRST}
-    results = [(arm, e.result) for arm, name in asked.items() for e in findings.effects if e.contrast.name == name]
-    idle = [(arm, result.verdict == "unresolved") for arm, result in results if result.n and not is_there(result)]
-    said = ""
-    for is_open, why in ((False, "learned nothing"), (True, "is not shown to have learned anything")):
-        if arms := [arm for arm, unsure in idle if unsure == is_open]:
-            said += f"; nothing is said of the arm {' or '.join(arms)}, which {why} beyond frequencies"
-    return said
-
-
-def _beyond_neighbour(vectors: str, analogies: str, neighbour: str) -> Plain:
-    """Whether analogies by some vectors say more than who names a neighbour of the third word says."""
-    often = f"y {vectors} {analogies} come out right"
+def _beyond_neighbour(vectors: str, neighbour: str) -> Plain:
+    """Whether analogies by some vectors say more than naming a neighbour of the third word."""
     return Plain(
-        above=f"B{often} more often than by naming {neighbour}, by {{effect}} percentage points.",
-        below=f"B{often} less often than by naming {neighbour}, by {{effect}} percentage points.",
-        slightly=f"B{often} almost exactly as often as by naming {neighbour}.",
-        equivalent=f"B{often} as often as by naming {neighbour}.",
-        unresolved=f"Whether b{often} more often than by naming {neighbour}, this run cannot tell.",
+        above=f"{vectors} solve analogies more often than naming {neighbour}, by {{effect}} percentage points.",
+        below=f"{vectors} solve analogies less often than naming {neighbour}, by {{effect}} percentage points.",
+        same=f"{vectors} solve analogies no more often than naming {neighbour}.",
     )
+
+
+_MANY = (
+    "A row of W_E is one vector per word, in any sentence; contextual vectors are many. Beyond what all words share,"
+    " those of one word are"
+)
 
 
 QUESTION = Question(
     name="static-or-contextual",
     asks="How do contextual vectors differ from the embedding rows, and do analogies mean anything for each?",
     answer=(
-        "likeness of a word's occurrences to one another, to their window and to its row of W_E, each beyond its"
-        " baseline; analogies with the share that could be asked; likeness in q under a change of basis"
+        "similarity of a word's occurrences to one another, to their window and to its row of W_E, each beyond its"
+        " baseline; analogies, with the share that could be asked; similarity in q under a change of basis"
     ),
     falsified_by=(
-        "Vectors of one word are as alike after the last layer as before the first; the contextual mean's neighbours"
-        " have nothing to do with those of W_E; a change of basis that keeps every score keeps the order of cosines"
+        "Vectors of one word are as alike after the last layer as before the first; the neighbors of mean contextual"
+        " vectors are unrelated to those of W_E; a change of basis that keeps every score keeps the order of cosines"
         " among queries."
     ),
     literature=(
-        "Skip-gram factorises shifted mutual information of words and contexts (Levy and Goldberg 2014), so rows of"
-        " positive mutual information stand for it here. Measures of contextuality and their baselines are those of"
-        " Ethayarajh 2019 (arXiv 1909.00512), whose models are far larger. In a table of word vectors most of what"
-        " random pairs of rows share is one common shift (Bis et al. 2021). That the scores fix W_Q W_K^T only, and no"
+        "Skip-gram factorizes shifted mutual information of words and contexts (Levy and Goldberg 2014), so rows of"
+        " positive mutual information represent it here. Measures of contextuality and their baselines are those of"
+        " Ethayarajh 2019 (arXiv 1909.00512), whose models are far larger. In a table of word vectors, most of what"
+        " random pairs of rows share is one common shift (Bis et al. 2021). That the scores fix only W_Q W_K^T, and no"
         " cosine among queries, is exact algebra."
     ),
-    plain=Plain.of(
-        above=(
-            "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many: what"
-            " different words share taken off, they are more alike at the top of a causal model than at the bottom."
-        ),
-        below=(
-            "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many: what"
-            " different words share taken off, they are less alike at the top of a causal model than at the bottom."
-        ),
-        same=(
-            "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many: what"
-            " different words share taken off, they are {almost exactly }as alike at the top of a causal model as at"
-            " the bottom."
-        ),
-        unresolved=(
-            "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many; whether"
-            " they become less alike through the layers, what different words share taken off, this run cannot tell."
-        ),
+    plain=Plain(
+        above=f"{_MANY} more alike at the top of a causal model than at the bottom.",
+        below=f"{_MANY} less alike at the top of a causal model than at the bottom.",
+        same=f"{_MANY} as alike at the top of a causal model as at the bottom.",
     ),
     also={
-        _by_analogy("W_E"): _beyond_neighbour(
-            "rows of W_E", "analogies (king - man + woman)", "the nearest neighbour of king"
-        ),
-        _by_analogy("mean"): _beyond_neighbour("mean contextual vectors", "they", "that neighbour"),
+        _by_analogy("W_E"): _beyond_neighbour("Rows of W_E", "the nearest neighbor of the third word"),
+        _by_analogy("mean"): _beyond_neighbour("Mean contextual vectors", "that neighbor"),
         f"{_KIND}: x (causal)": Plain(
             above=(
-                "By rows of W_E words are nearer to those of their kind (king to queen) than to others (dog): of a"
-                " hundred such triplets {effect} more than by chance come out so."
+                "In W_E, words are nearer to their own kind (king to queen) than to others (dog) in {effect} percentage"
+                " points more triplets than by chance."
             ),
             below=(
-                "By rows of W_E words are farther from those of their kind (king from queen) than from others"
-                " (dog): of a hundred such triplets {effect} fewer than by chance come out right."
+                "In W_E, words are nearer to their own kind (king to queen) than to others (dog) in {effect} percentage"
+                " points fewer triplets than by chance."
             ),
-            slightly="By rows of W_E words are hardly nearer to one of their kind (king to queen) than to others.",
-            equivalent="By rows of W_E words are no nearer to one of their kind (king to queen) than to others.",
-            unresolved=(
-                "Whether by rows of W_E words are nearer to one of their kind (king to queen) than to others, this"
-                " run cannot tell."
-            ),
+            same="In W_E, words are no nearer to their own kind (king to queen) than to others (dog).",
         ),
-        f"{_KIND}: {_OTHER} - q (causal)": Plain.of(
-            above=(
-                "Queries written in another basis, where every score stays what it is, have {effect} of a hundred"
-                " such triplets more right."
-            ),
+        f"{_KIND}: {_OTHER} - q (causal)": Plain(
+            above="Rotating q and k together keeps every score but raises that by {effect} percentage points.",
             below=(
-                "Queries written in another basis, where every score stays what it is, have {effect} of a hundred"
-                " such triplets fewer right: what is alike in q is no matter of what a model does."
+                "Rotating q and k together leaves every attention score unchanged but lowers that by {effect}"
+                " percentage points, so similarity between queries says nothing about the function."
             ),
-            same="Queries written in another basis have {almost exactly }as many such triplets right.",
-            unresolved="Whether queries in another basis have fewer such triplets right, this run cannot tell.",
+            same="Rotating q and k together, which leaves every attention score unchanged, keeps that as it is.",
         ),
     },
     heard=(
-        "That *king* - *man* + *woman* is *queen*, of Transformers too. It was shown of static vectors. A contextual"
-        " model has as many vectors of *king* as there are sentences with it, so which one is meant has to be said;"
-        " and without rotary turns and QK-norm cosines between queries can be set to anything with no score changing"
+        "That *king* - *man* + *woman* is *queen*, in Transformers too. This was shown for static vectors. A contextual"
+        " model has as many vectors of *king* as there are sentences with it, so one has to say which is meant. And"
+        " without rotary positions and QK-norm, cosines between queries can be set to anything without changing a score"
         " ([proof](proofs.md))."
     ),
     design=_design,
-    claim=Claim(
-        unresolved=(
-            "Whether layers make vectors of one word in different contexts less alike is not settled by this run"
-            "{beside}; from bottom to top {ends}"
-        ),
-        equivalent=(
-            "From the bottom to the top of a causal model vectors of one word in different contexts stay as alike as"
-            " they were{beside}: {ends}"
-        ),
-        above=(
-            "In a causal model vectors of one word in different contexts are more alike after the last layer than"
-            " before the first{small}{beside}: {ends}"
-        ),
-        below=(
-            "In a causal model vectors of one word in different contexts are less alike after the last layer than"
-            " before the first{small}{beside}: {ends}"
-        ),
-        ends="their mean cosine, less that of different words, changes by",
-        small=", though by less than would matter",
-        beside=_beside,
-    ),
 )

@@ -11,10 +11,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Scale
-from qkv.studies.question import Ask, Claim, Plain, Question, make_design
-from qkv.studies.verdict.judging import Findings
-from qkv.studies.vocabulary import QUICK, Settings, arm, cost
-from qkv.words import amount
+from qkv.studies.engine.expectation import Expected
+from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.vocabulary import ABOVE, QUICK, Settings, arm, cost
 
 __all__ = ["QUESTION"]
 
@@ -60,7 +59,7 @@ def _big(small: Arm) -> Arm:
 def _left_out(one: Arm) -> Contrast:
     """What leaving one out costs; of large arms beside the large whole."""
     whole = f"{_BIG}all" if one.name.startswith(_BIG) else "all"
-    expected = "above 0" if one.name.removeprefix(_BIG) in ("AdamW", "textbook") else "not below 0"
+    expected = ABOVE if one.name.removeprefix(_BIG) in ("AdamW", "textbook") else Expected(above=-MARGIN)
     return cost(f"{one.name} - {whole}", one.what, one.name, whole, MARGIN, expected=expected)
 
 
@@ -78,25 +77,12 @@ def _design(ask: Ask) -> Design:
     )
 
 
-def _together(findings: Findings) -> str:
-    """What all techniques are worth together, in brackets; empty where that is not settled."""
-    result = findings.effect("textbook - all").told
-    if result.effect is None or result.verdict == "unresolved":
-        return ""
-    if result.verdict == "equivalent":
-        return " (all techniques together buy nothing)"
-    way = "behind" if result.effect > 0 else "ahead"
-    return f" (the textbook's model with AdamW lies {amount(abs(result.effect), False)} nats {way})"
-
-
 def _with(what: str) -> Plain:
     """Of one technique left out."""
     return Plain(
-        above=f"With {what} the loss is {{effect}} nats a token higher.",
-        below=f"With {what} the loss is {{effect}} nats a token lower.",
-        slightly=f"With {what} the loss is almost exactly the same.",
-        equivalent=f"With {what} the loss is the same but for what would not matter.",
-        unresolved=f"Whether the loss is another with {what}, this run cannot tell.",
+        above=f"With {what}, the loss is {{effect}} nats per token higher.",
+        below=f"With {what}, the loss is {{effect}} nats per token lower.",
+        same=f"With {what}, the loss differs by nothing that matters.",
     )
 
 
@@ -104,48 +90,29 @@ QUESTION = Question(
     name="techniques",
     asks="Which technique of today's small Transformers buys how much?",
     answer=(
-        "what leaving each one out costs in nats per token, after as many updates, each with a rate of its own (at 10 M"
-        " parameters that of the small one)"
+        "cost in nats per token of leaving each one out, at equal steps, each with a tuned rate (at 10 M parameters,"
+        " the rate of the small model)"
     ),
-    falsified_by="A technique whose absence costs less than nothing, or an AdamW that keeps up with Muon.",
+    falsified_by="Leaving out a technique lowers the loss, or AdamW keeps up with Muon.",
     literature=(
         "Each technique was published with an ablation of its own, at other sizes, on other texts and mostly with one"
-        " seed. A ladder of all of them with a tuned rate for each arm and intervals over seeds has not been found"
-        " published, at a million parameters or at ten; at ten the one here takes over the rates of the small arms."
+        " seed. We found no published ladder of all of them with a tuned rate for each arm and intervals over seeds, at"
+        " a million parameters or at ten; at ten million, this one reuses the rates of the small arms."
     ),
-    plain=Plain.of(
-        above=(
-            "A model trained by Muon is better after as many updates than one trained by AdamW, each at its own best"
-            " rate."
-        ),
-        below=(
-            "A model trained by AdamW is better after as many updates than one trained by Muon, each at its own best"
-            " rate."
-        ),
-        same=(
-            "Models trained by Muon and by AdamW are {almost exactly }as good after as many updates, each at its own"
-            " best rate."
-        ),
-        unresolved="Whether Muon makes a better model than AdamW after as many updates, this run cannot tell.",
+    plain=Plain(
+        above="At equal steps and tuned rates, Muon beats AdamW by {effect} nats per token.",
+        below="At equal steps and tuned rates, AdamW beats Muon by {effect} nats per token.",
+        same="At equal steps and tuned rates, Muon and AdamW do equally well.",
     ),
     also={
         "learned positions - all": _with("learned positions instead of rotary ones"),
-        "tied - all": _with("one matrix as W_E and W_U instead of two"),
-        "small start - all": _with("every matrix started small instead of some at zero"),
+        "tied - all": _with("tied embeddings"),
+        "small start - all": _with("every matrix initialized small instead of some at zero"),
     },
     heard=(
-        "A new technique, one seed, and a baseline whose learning rate nobody tuned again. Here every small arm has a"
-        " rate of its own in every replicate, and what is left of each technique then stands in the table; large arms"
-        " take over the rates of the small ones, which may not be their best."
+        "A new technique, one seed, and a baseline with an untuned learning rate. Here every small arm has its own rate"
+        " in every replicate, and the table shows what remains of each technique. Large arms reuse the rates of the"
+        " small ones, which may not be their best."
     ),
     design=_design,
-    claim=Claim(
-        unresolved="Whether Muon is worth anything is not settled by this run{beside}; {ends}",
-        equivalent="AdamW does as well as Muon where each has a rate of its own{beside}: {ends}",
-        above="Muon makes a better model in as many updates{small}{beside}: {ends}",
-        below="AdamW does better than Muon{small}{beside}: {ends}",
-        ends="with AdamW in its place the loss changes by",
-        small=", though by less than would matter",
-        beside=_together,
-    ),
 )

@@ -8,9 +8,10 @@ beside the same model untrained.
 """
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.question import Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
-from qkv.studies.verdict.judging import Findings
+from qkv.studies.engine.expectation import Expected
+from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.vocabulary import (
+    ABOVE,
     ANSWERS,
     AT_START,
     FULL,
@@ -24,6 +25,7 @@ from qkv.studies.vocabulary import (
     cost,
     difference,
     level,
+    near,
     of_learned,
     of_recalling,
     shared,
@@ -47,21 +49,21 @@ def _arm(name: str, prefix: str = "", changes: tuple[str, ...] = (), *common: Se
     return arm(f"{prefix}{name}", _SHARED[name], *common, changes=own)
 
 
-_OWN = arm("three matrices", "three matrices of their own, all trained", probes=("roles",))
+_OWN = arm("three matrices", "three separate matrices, all trained", probes=("roles",))
 
 
 def _untrained(prefix: str = "", *common: Settings) -> Arm:
-    return arm(f"{prefix}untrained", "the same model at its start", *common, AT_START, probes=("roles",))
+    return arm(f"{prefix}untrained", "the same model, untrained", *common, AT_START, probes=("roles",))
 
 
 def _narrow(d_head: int) -> Arm:
     return arm(
-        "narrow", "three matrices of their own, heads half as wide: as many parameters in attention as one matrix in"
+        "narrow", "three separate matrices, heads half as wide: as many parameters in attention as one matrix in"
         " all three roles", sizes=(("d_head", d_head // 2),),
     )  # fmt: skip
 
 
-def _cost(name: str, prefix: str = "", expected: str = "above 0", unit: str = "nats per token") -> Contrast:
+def _cost(name: str, prefix: str = "", expected: Expected = ABOVE, unit: str = "nats per token") -> Contrast:
     some, base = f"{prefix}{name}", f"{prefix}three matrices"
     return cost(f"{some} - three matrices", f"cost of {some}", some, base, MARGIN, unit=unit, expected=expected)
 
@@ -71,21 +73,21 @@ def _read(prefix: str = "") -> tuple[Contrast, ...]:
     pair = (f"{prefix}three matrices", f"{prefix}untrained")
     angles = (
         difference(
-            f"{prefix}angle {a}{b}", f"angle between what W_{a} and W_{b} of a head read, less that untrained", *pair,
+            f"{prefix}angle {a}{b}", f"angle between what W_{a} and W_{b} of a head read, minus that untrained", *pair,
             f"angle {a}{b}", _DEGREES, unit="degrees",
         )
         for a, b in ("QK", "QV", "KV")
     )  # fmt: skip
     share = difference(
-        f"{prefix}symmetric share", "share of |W_Q W_K^T|^2 that is symmetric, less that untrained", *pair,
+        f"{prefix}symmetric share", "share of |W_Q W_K^T|^2 that is symmetric, minus that untrained", *pair,
         "symmetric share", 0.05, unit="of the square",
     )  # fmt: skip
     nats = (
         level(f"{prefix}{quantity}", what, pair[0], quantity, MARGIN, expected=expected)
         for quantity, what, expected in (
-            ("exchanged", "loss with W_Q and W_K in each other's place, less the loss", "above 0: they play two parts"),
-            ("symmetric part", "loss with the symmetric part of W_Q W_K^T alone, less the loss", ""),
-            ("antisymmetric part", "loss with its antisymmetric part alone, less the loss", ""),
+            ("exchanged", "increase in loss when W_Q and W_K are swapped", ABOVE),
+            ("symmetric part", "increase in loss with only the symmetric part of W_Q W_K^T", None),
+            ("antisymmetric part", "increase in loss with only its antisymmetric part", None),
         )
     )
     return (*angles, share, *nats)
@@ -93,7 +95,7 @@ def _read(prefix: str = "") -> tuple[Contrast, ...]:
 
 _AGAINST_NARROW = cost(
     "Q = K = V - narrow", "cost of one matrix in three roles against as few parameters in three matrices",
-    "Q = K = V", "narrow", MARGIN, expected="above 0 if it is the roles, not the parameters",
+    "Q = K = V", "narrow", MARGIN, expected=ABOVE,
 )  # fmt: skip
 
 
@@ -108,14 +110,14 @@ def _quick(ask: Ask) -> Design:
 
 
 def _masked_cost(name: str) -> Contrast:
-    return _cost(name, "masked ", "near 0 where both sides are seen" if name == "Q = K" else "above 0")
+    return _cost(name, "masked ", near(0.0, MARGIN) if name == "Q = K" else ABOVE)
 
 
 def _full(ask: Ask) -> Design:
     masked: Settings = {"task": "masked", "lr": 0.003, **LEARNS_MASKED, "sizes": (("steps", ANSWERS * FULL.steps),)}
     sharing = cost(
-        "Q = K - K = V", "cost of W_Q = W_K, less that of W_K = W_V", "Q = K", "K = V", MARGIN,
-        expected="above 0 in causal models",
+        "Q = K - K = V", "cost of W_Q = W_K minus that of W_K = W_V", "Q = K", "K = V", MARGIN,
+        expected=ABOVE,
     )  # fmt: skip
     return make_design(
         ask,
@@ -140,69 +142,43 @@ def _full(ask: Ask) -> Design:
     )  # fmt: skip
 
 
-def _parameters(findings: Findings) -> str:
-    """Whether that is a matter of roles or of parameters, as the arm with as few of them says."""
-    return by_verdict(
-        findings.effect("Q = K = V - narrow").told,
-        unresolved=" (whether that is a matter of parameters alone is open)",
-        equivalent=" (and three narrow ones with as few parameters do as well as the one)",
-        above=" (the one does {small}worse than three narrow ones with as few parameters)",
-        below=" (the one does {small}better than three narrow ones with as few parameters)",
-        small="a little ",
-    )
-
-
 QUESTION = Question(
     name="three-roles",
     asks="Do W_Q, W_K, W_V give each vector three different roles?",
     answer=(
-        "cost in nats of sharing them, against as few parameters; angles between what they read, the symmetric share of"
-        " W_Q W_K^T and what exchanging the two costs, against the untrained model"
+        "cost in nats of sharing them, against an attention with as few parameters; angles between what they read, the"
+        " symmetric share of W_Q W_K^T and the cost of swapping the two, against the untrained model"
     ),
     falsified_by=(
-        "One matrix in all three roles costs less than the margin, or no more than heads half as wide; exchanging W_Q"
-        " and W_K of a trained model costs less than the margin."
+        "One matrix in all three roles costs less than the margin, or no more than heads half as wide; swapping W_Q and"
+        " W_K of a trained model costs less than the margin."
     ),
     literature=(
-        "In language models sharing W_K and W_V costs less than sharing W_Q and W_K, which makes scores symmetric"
-        " (Kayyam 2026, arXiv 2606.04032, abstract). No paper was found that sets the cost of sharing beside what"
-        " exchanging trained W_Q and W_K costs, on the same models."
+        "In language models, sharing W_K and W_V costs less than sharing W_Q and W_K, which makes scores symmetric"
+        " (Kayyam 2026, arXiv 2606.04032, abstract). We found no paper that compares the cost of sharing with the cost"
+        " of swapping trained W_Q and W_K on the same models."
     ),
-    plain=Plain.of(
-        above="Three matrices serve the three roles better than one in all of them.",
-        below="One matrix in all three roles does better here than three.",
-        same="One matrix in all three roles does {almost exactly }as well as three.",
-        unresolved="Whether one matrix can serve in all three roles, this run cannot tell.",
+    plain=Plain(
+        above="Three matrices serve the three roles better than one matrix, by {effect} nats per token.",
+        below="One matrix serves all three roles better than three matrices, by {effect} nats per token.",
+        same="One matrix serves all three roles as well as three matrices.",
     ),
     also={
-        "Q = K = V - narrow": Plain.of(
-            above="Nor is that for its fewer parameters: three narrow ones with as few are {effect} nats better.",
-            below="That is for its fewer parameters: three narrow ones with as few are {effect} nats worse.",
-            same="Against three narrow ones with as few parameters it does {almost exactly }as well.",
-            unresolved="Whether that is for its fewer parameters, this run cannot tell.",
+        "Q = K = V - narrow": Plain(
+            above="Parameter count does not explain it: three narrow matrices with as few are {effect} nats better.",
+            below="Three narrow matrices with as few parameters are {effect} nats worse than the one.",
+            same="Parameter count explains it: three narrow matrices with as few do as well as the one.",
         ),
-        "exchanged": Plain.of(
-            above=(
-                "The roles of a finished model are its own: with W_Q and W_K in each other's place it is {effect}"
-                " nats worse."
-            ),
-            below="With W_Q and W_K in each other's place a finished model is {effect} nats better.",
-            same="With W_Q and W_K in each other's place a finished model is {almost exactly }as good.",
-            unresolved="Whether W_Q and W_K of a finished model can change places, this run cannot tell.",
+        "exchanged": Plain(
+            above="Trained roles differ: swapping W_Q and W_K of a finished model raises the loss by {effect} nats.",
+            below="Swapping W_Q and W_K of a finished model lowers the loss by {effect} nats.",
+            same="Swapping W_Q and W_K of a finished model changes nothing that matters.",
         ),
     },
     heard=(
-        "That query, key and value are three *roles* of a word, so there must be three matrices. With W_Q = W_K"
-        " scores are symmetric: how much one token looks at another is how much that one looks at it, but for what"
-        " the softmax and the mask make of it. Whether that costs anything is no matter of principle."
+        "That query, key and value are three *roles* of a word, so there must be three matrices. With W_Q = W_K, scores"
+        " are symmetric: one token looks at another as much as the other looks back, apart from softmax and mask."
+        " Whether that costs anything has to be measured."
     ),
     design=quick_or_full(_quick, _full),
-    claim=Claim(
-        unresolved="Whether the three roles need three matrices is not settled by this run; {ends}",
-        equivalent="The three roles do not need three matrices here: {ends}",
-        above="The three roles are served better by three matrices{small}{beside}: {ends}",
-        below="One matrix serves in all three roles better than three do{small}{beside}: {ends}",
-        ends="with one matrix as W_Q, W_K and W_V the loss changes by",
-        beside=_parameters,
-    ),
 )

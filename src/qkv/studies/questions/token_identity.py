@@ -15,17 +15,20 @@ import dataclasses
 
 from qkv.inspection.discriminant import MOST_CLASSES
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.question import Ask, Claim, Plain, Question, make_design
-from qkv.studies.verdict.judging import Findings
+from qkv.studies.engine.expectation import Expected
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.vocabulary import (
+    ABOVE,
     ANSWERS,
     AT_START,
+    BELOW,
     FULL,
     IN_DEMO,
     LEARNS_MASKED,
     MASKED_LAYOUT,
     QUICK,
     arm,
+    near,
 )
 
 __all__ = ["QUESTION"]
@@ -34,19 +37,19 @@ MARGIN = 5.0
 """Points of accuracy: what is told of 95 in 100 tokens is not lost."""
 MARGIN_NATS = 0.1
 _PROBES, _HIDDEN = ("tokens named",), ("tokens named", "hidden tokens named")
-_BODY = "rotary positions and Glorot's start with small rows of W_E, as in every arm"
+_BODY = "rotary positions and Glorot initialization with small rows of W_E, as in every arm"
 _POINTS, _NATS = "points of accuracy", "nats per token"
 
 
 def _arms(steps: int) -> tuple[Arm, ...]:
     return (
         arm("causal", f"predicts the next token; {_BODY}", LEARNS_MASKED, probes=_PROBES),
-        arm("masked", "predicts hidden tokens, in three times the steps: as many answers", LEARNS_MASKED,
+        arm("masked", "predicts hidden tokens, in three times the steps (equal number of predictions)", LEARNS_MASKED,
             task="masked", sizes=(("steps", ANSWERS * steps),), probes=_HIDDEN),
         arm("skipless", "predicts the next token without skip connections: the control that loses identity",
             LEARNS_MASKED, layout=(*MASKED_LAYOUT, ("skip", False)), probes=_PROBES),
-        arm("untrained", "the causal model at its start", LEARNS_MASKED, AT_START, probes=_PROBES),
-        arm("untrained masked", "the masked model at its start", LEARNS_MASKED, AT_START, task="masked",
+        arm("untrained", "the causal model, untrained", LEARNS_MASKED, AT_START, probes=_PROBES),
+        arm("untrained masked", "the masked model, untrained", LEARNS_MASKED, AT_START, task="masked",
             probes=_HIDDEN),
     )  # fmt: skip
 
@@ -54,13 +57,13 @@ def _arms(steps: int) -> tuple[Arm, ...]:
 def _classify(steps: int) -> tuple[dict[str, Text], Arm]:
     """The objective of telling classes apart, where the source has labels."""
     return {"labelled": Text(stream="labelled", tokenizer="word")}, arm(
-        "classify", "tells the classes of texts apart", LEARNS_MASKED, text="labelled", task="classify", lr=0.003,
+        "classify", "classifies texts", LEARNS_MASKED, text="labelled", task="classify", lr=0.003,
         sizes=(("batch_size", 64), ("steps", steps)), probes=_PROBES,
     )  # fmt: skip
 
 
 def _within(
-    arm: str, name: str, what: str, some: str, other: str, margin: float, unit: str, expected: str = ""
+    arm: str, name: str, what: str, some: str, other: str, margin: float, unit: str, expected: Expected | None = None
 ) -> Contrast:
     """What one arm measured in one place, less what it did in another."""
     terms = ((1.0, arm, some), (-1.0, arm, other))
@@ -69,28 +72,30 @@ def _within(
     )  # fmt: skip
 
 
-def _change(arm: str, after: int, before: int = 0, *, hidden: bool = False, expected: str = "") -> Contrast:
+def _change(
+    arm: str, after: int, before: int = 0, *, hidden: bool = False, expected: Expected | None = None
+) -> Contrast:
     """Nats that a probe reads after one layer, less those after another."""
     where, which = ("hidden information", "hidden ") if hidden else ("information", "")
-    what = f"nats that a probe reads of the {which}token at layer {after}, less those at layer {before}"
+    what = f"nats that a probe reads of the {which}token at layer {after}, minus those at layer {before}"
     some, other = f"{where} {after}", f"{where} {before}"
     return _within(arm, f"{where} {after} - {before}", what, some, other, MARGIN_NATS, _NATS, expected)
 
 
-def _named(arm: str, after: int, expected: str = "") -> Contrast:
-    what = f"frequent tokens that a probe names at layer {after}, less those that it names without looking"
+def _named(arm: str, after: int, expected: Expected | None = None) -> Contrast:
+    what = f"frequent tokens that a probe names at layer {after}, minus those it names without looking"
     some, other = f"identity {after}", f"chance {after}"
     return _within(arm, f"named at layer {after}", what, some, other, MARGIN, _POINTS, expected)
 
 
-def _fall(arm: str, after: int, expected: str, quantity: str = "identity") -> Contrast:
+def _fall(arm: str, after: int, expected: Expected | None, quantity: str = "identity") -> Contrast:
     how = "frequent tokens that a probe" if quantity == "identity" else "tokens that the nearest row of W_E"
-    what = f"{how} names at layer {after}, less those at layer 0"
+    what = f"{how} names at layer {after}, minus those at layer 0"
     some, other = f"{quantity} {after}", f"{quantity} 0"
     return _within(arm, f"{quantity} {after} - 0", what, some, other, MARGIN, _POINTS, expected)
 
 
-def _beside(arm: str, other: str, layer: int, expected: str = "") -> Contrast:
+def _beside(arm: str, other: str, layer: int, expected: Expected | None = None) -> Contrast:
     """What one arm keeps beside another, each from its own layer 0."""
     terms = tuple(
         (sign * way, name, f"information {at}")
@@ -99,7 +104,7 @@ def _beside(arm: str, other: str, layer: int, expected: str = "") -> Contrast:
     )
     return Contrast(
         name=f"information {layer} - 0: {arm} - {other}",
-        what=f"change of what a probe reads from layer 0 to layer {layer}: {arm} less {other}",
+        what=f"change of what a probe reads from layer 0 to layer {layer}: {arm} minus {other}",
         terms=terms,
         margin=MARGIN_NATS,
         unit=_NATS,
@@ -111,22 +116,22 @@ def _contrasts(last: int, labelled: bool) -> tuple[Contrast, ...]:
     layers = range(1, last + 1)
     classify = [_change("classify", i) for i in layers] if labelled else []
     return (
-        _fall("causal", 1, "within 5 points, thanks to skip connections"),
-        _named("causal", 1, "far above 0"),
+        _fall("causal", 1, near(0.0, MARGIN)),
+        _named("causal", 1, ABOVE),
         _named("causal", last),
-        _fall("masked", 1, "within 5 points"),
-        _named("masked", 1, "far above 0"),
-        *(_change("causal", i, expected="falls with depth" if i == last else "") for i in layers),
+        _fall("masked", 1, near(0.0, MARGIN)),
+        _named("masked", 1, ABOVE),
+        *(_change("causal", i, expected=BELOW if i == last else None) for i in layers),
         *(_change("masked", i) for i in layers),
-        _change("masked", last, last - 1, expected="above 0 where it is made anew at the top"),
-        _beside("masked", "causal", last, "above 0"),
-        _beside("causal", "untrained", last, "above 0: small rows drown in what untrained blocks write"),
+        _change("masked", last, last - 1, expected=ABOVE),
+        _beside("masked", "causal", last, ABOVE),
+        _beside("causal", "untrained", last, ABOVE),
         _beside("masked", "untrained masked", last),
-        *(_change("masked", i, hidden=True, expected="above 0" if i == last else "") for i in layers),
-        _change("untrained masked", last, hidden=True, expected="0: nothing was learned"),
-        _fall("skipless", last, "far below 0, else the measure is blind"),
-        *(_fall(arm, i, "", "nearest") for arm in ("causal", "masked") for i in layers),
-        *(_fall("untrained", i, "", "nearest") for i in dict.fromkeys((1, last))),
+        *(_change("masked", i, hidden=True, expected=ABOVE if i == last else None) for i in layers),
+        _change("untrained masked", last, hidden=True, expected=near(0.0, MARGIN_NATS)),
+        _fall("skipless", last, BELOW),
+        *(_fall(arm, i, None, "nearest") for arm in ("causal", "masked") for i in layers),
+        *(_fall("untrained", i, None, "nearest") for i in dict.fromkeys((1, last))),
         *classify,
     )
 
@@ -148,59 +153,24 @@ def _design(ask: Ask) -> Design:
     )
 
 
-def _other_readers(findings: Findings) -> str:
-    return f" ({_beyond_chance(findings)}{_by_nearest(findings)}{_of_masked(findings)})"
-
-
-def _beyond_chance(findings: Findings) -> str:
-    """How many tokens are still named there; empty where that is not settled."""
-    named = findings.effect("named at layer 1 (causal)").told
-    if named.effect is None or named.verdict != "differs" or named.effect < 0:
-        return ""
-    return f"there it names {named.effect:.3g} in 100 more than it does without looking; "
-
-
-def _by_nearest(findings: Findings) -> str:
-    """How many fewer of all tokens the nearest row of W_E names there; empty where that is not settled."""
-    fewer = -(findings.there("nearest 1 - 0 (causal)") or 0.0)
-    return f"the nearest row of W_E names {fewer:.3g} in 100 fewer there; " if fewer > 0 else ""
-
-
-def _of_masked(findings: Findings) -> str:
-    """What the first layer of a masked model does."""
-    result = findings.effect("identity 1 - 0 (masked)").told
-    if result.effect is None or result.verdict == "unresolved":
-        return "of a masked one that is open"
-    if result.verdict == "equivalent":
-        return "of a masked one it names as many after the first layer as before"
-    way = "more" if result.effect > 0 else "fewer"
-    return f"of a masked one it names {abs(result.effect):.3g} in 100 {way} after the first layer than before"
-
-
 _ALSO = {
     "nearest 1 - 0 (causal)": Plain(
-        above="The nearest row of the table of embeddings names more tokens there than before it.",
+        above="The nearest row of W_E identifies {effect} percentage points more tokens after it than before.",
         below=(
-            "But from small rows of the table of embeddings, as in this recipe, what stands there is near to other"
-            " rows: the nearest of them names {effect} tokens of 100 fewer than before that layer."
+            "But from small rows of W_E, as in this recipe, the nearest row of W_E identifies {effect} percentage"
+            " points fewer tokens after it."
         ),
-        slightly="The nearest row of the table of embeddings names almost exactly as many there as before it.",
-        equivalent="The nearest row of the table of embeddings names as many tokens there as before it.",
-        unresolved="Whether the nearest row of the table of embeddings names fewer there, this run cannot tell.",
+        same="The nearest row of W_E identifies as many tokens after it as before.",
     ),
     "identity 1 - 0 (masked)": Plain(
-        above="Of a model of hidden tokens that reader names more after the first layer than before it.",
-        below="Of a model of hidden tokens that reader names {effect} of a hundred fewer after the first layer.",
-        slightly="Of a model of hidden tokens it names almost exactly as many after the first layer as before it.",
-        equivalent="Of a model of hidden tokens that reader names as many after the first layer as before it.",
-        unresolved="Whether a model of hidden tokens loses any in its first layer, this run cannot tell.",
+        above="In a masked model, the probe identifies {effect} percentage points more tokens after the first layer.",
+        below="In a masked model, the probe identifies {effect} percentage points fewer tokens after the first layer.",
+        same="In a masked model, the probe identifies as many tokens after the first layer as before.",
     ),
     "information 4 - 0 (classify)": Plain(
-        above="Of a model that tells classes of texts apart a reader knows {effect} nats more of it at the top.",
-        below="Of a model that tells classes of texts apart a reader knows {effect} nats less of it at the top.",
-        slightly="Of a model that tells classes of texts apart a reader knows almost exactly as much at the top.",
-        equivalent="Of a model that tells classes of texts apart a reader knows as much of it at the top.",
-        unresolved="Whether a model that tells classes of texts apart loses any of it, this run cannot tell.",
+        above="In a text classifier, a probe reads {effect} nats more of the token at the top than at the bottom.",
+        below="In a text classifier, a probe reads {effect} nats less of the token at the top than at the bottom.",
+        same="In a text classifier, a probe reads as much of the token at the top as at the bottom.",
     ),
 }
 
@@ -209,46 +179,35 @@ QUESTION = Question(
     name="token-identity",
     asks="Is a token's identity lost after the first layer? And when the objective is masked tokens?",
     answer=(
-        f"tokens named by a linear probe, which is asked about the most frequent, {MOST_CLASSES} at most, and of all"
-        " tokens by the nearest row of W_E, and information in nats, by layer and objective,"
-        " against chance, untrained models and a model without skip connections; at hidden positions too"
+        f"tokens identified by a linear probe (only the most frequent ones, at most {MOST_CLASSES}) and, for all"
+        " tokens, by the nearest row of W_E, and information in nats, by layer and objective, against chance, untrained"
+        " models and a model without skip connections; also at hidden positions"
     ),
     falsified_by=(
-        f"After the first layer a probe names {MARGIN:g} points fewer tokens than before it; without skip connections"
-        " it names as many at the top as at the bottom (then the measure is blind)."
+        f"After the first layer, a probe identifies {MARGIN:g} points fewer tokens than before it; without skip"
+        " connections, it identifies as many at the top as at the bottom (then the measure is blind)."
     ),
     literature=(
-        "Models trained to predict the next token lose information about the input token from layer to layer; masked"
-        " ones lose it and then make token identity anew at the top (Voita et al. 2019, arXiv 1909.01380, abstract)."
-        " From the vectors of any layer the exact input could be found again, at the start and after training (Nikolaou"
-        " et al. 2025, arXiv 2510.15511, abstract): what a linear probe does not read is not lost for every reader."
+        "Next-token models lose information about the input token from layer to layer; masked models lose it and then"
+        " rebuild token identity at the top (Voita et al. 2019, arXiv 1909.01380, abstract). From the vectors of any"
+        " layer, the exact input can be recovered, at initialization and after training (Nikolaou et al. 2025, arXiv"
+        " 2510.15511, abstract): what a linear probe cannot read is not lost to every reader."
     ),
     plain=Plain(
         above=(
-            "Not lost: after the first layer of a causal model a simple reader names a frequent token more often than"
-            " before it."
+            "No: after the first layer of a causal model, a linear probe identifies frequent tokens more often, by"
+            " {effect} percentage points."
         ),
         below=(
-            "Partly: after the first layer of a causal model a simple reader names a frequent token less often than"
-            " before it."
+            "Partly: after the first layer of a causal model, a linear probe identifies frequent tokens less often, by"
+            " {effect} percentage points."
         ),
-        slightly=(
-            "Hardly anything of it is lost: after the first layer of a causal model a simple reader names a frequent"
-            " token almost exactly as often as before it."
-        ),
-        equivalent=(
-            "Not lost: after the first layer of a causal model a simple reader names a frequent token as often as"
-            " before it."
-        ),
-        unresolved=(
-            "Whether a simple reader names a frequent token less often after the first layer, this run cannot tell."
-        ),
+        same="No: after the first layer of a causal model, a linear probe identifies as many frequent tokens.",
     ),
     also=_ALSO,
     heard=(
-        "That after one layer of attention a vector is a mixture of all others and the word itself is gone. That"
-        " leaves out the skip connection, which carries a token's own vector past the attention, to be added to what"
-        " comes out of it."
+        "That after one attention layer a vector is a mixture of all others and the word itself is gone. This ignores"
+        " the skip connection, which carries a token's own vector past the attention and adds it to the output."
     ),
     elsewhere=(
         f"{IN_DEMO}: there the nearest row of the table of embeddings names 100.0 tokens of 100 after layer 1, as"
@@ -256,25 +215,4 @@ QUESTION = Question(
         " training is not the cause."
     ),
     design=_design,
-    claim=Claim(
-        unresolved=(
-            "Whether a frequent token's identity is lost after the first layer of a causal model is not settled by this"
-            " run{beside}; {ends} from layer 0 to layer 1 by"
-        ),
-        equivalent=(
-            "A frequent token's identity is not lost after the first layer of a causal model{beside}: {ends} from layer"
-            " 0 to layer 1 by"
-        ),
-        above=(
-            "After the first layer of a causal model a frequent token is easier to name than before it{small}{beside}:"
-            " {ends} by"
-        ),
-        below=(
-            "Some of a frequent token's identity is harder to name after the first layer of a causal model{small}"
-            "{beside}: {ends} by"
-        ),
-        ends="the tokens that a linear probe names change",
-        small=", less than would matter",
-        beside=_other_readers,
-    ),
 )

@@ -29,11 +29,10 @@ import math
 from qkv.models.counting import n_parameters
 from qkv.studies.engine.assembly import config_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text
+from qkv.studies.engine.expectation import Expected
 from qkv.studies.probes.relatedness import AGAIN, UNTRAINED, compared
-from qkv.studies.question import Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
-from qkv.studies.verdict.judging import Findings
-from qkv.studies.vocabulary import AT_START, FULL, QUICK, Settings, arm, difference, learned
-from qkv.words import amount
+from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.vocabulary import ABOVE, AT_START, FULL, QUICK, Settings, arm, difference, learned, near
 
 __all__ = ["QUESTION"]
 
@@ -102,15 +101,15 @@ def _bytes(ask: Ask, text: Text) -> float:
     return train.n_bytes / len(train)
 
 
-def _less(arm: str, baseline: str, what: str, expected: str = "") -> Contrast:
+def _less(arm: str, baseline: str, what: str, expected: Expected | None = None) -> Contrast:
     return difference(
         f"{arm} - {baseline}", what, arm, baseline, "bits per byte", MARGIN, unit="bits per byte", expected=expected
     )
 
 
-def _against_characters(arms: tuple[Arm, ...], expected: str = "") -> tuple[Contrast, ...]:
+def _against_characters(arms: tuple[Arm, ...], expected: Expected | None = None) -> tuple[Contrast, ...]:
     return tuple(
-        _less(one.name, "characters", f"bits per byte of {one.what}, less those of characters", expected)
+        _less(one.name, "characters", f"bits per byte of {one.what}, minus those of characters", expected)
         for one in arms
     )
 
@@ -123,11 +122,11 @@ def _in_twos(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
     found = []
     for one in arms:
         same: Settings = {"text": one.text, "sizes": one.sizes, "probes": _RELATED[:1]}
-        again = f"the same on another seed: start and batches ({one.name})"
+        again = f"the same with another seed ({one.name})"
         found += [
             dataclasses.replace(one, probes=(*one.probes, *_RELATED)),
             arm(f"{one.name}{AGAIN}", again, same, trainer="other seed", tune=one.name),
-            arm(f"{one.name}{UNTRAINED}", f"the same at its start ({one.name})", same, AT_START),
+            arm(f"{one.name}{UNTRAINED}", f"the same, untrained ({one.name})", same, AT_START),
         ]
     return tuple(found)
 
@@ -141,7 +140,9 @@ def _related(cut: Arm, words: Arm, space: str) -> tuple[Contrast, ...]:
     whole = tuple((0.5, one.name, across) for one in (cut, words))  # so that all that is compared is read
     most = tuple((0.5, f"{one.name}{AGAIN}", ceiling) for one in (cut, words))
 
-    def of(name: str, what: str, *terms: tuple[float, str, str], expected: str = "", gated: bool = True) -> Contrast:
+    def of(
+        name: str, what: str, *terms: tuple[float, str, str], expected: Expected | None = None, gated: bool = True
+    ) -> Contrast:
         return Contrast(
             name=name, what=what, terms=terms, margin=_AGREE_MARGIN, unit="rank correlation", expected=expected,
             needs=ceiling if gated else "", beside=learnt if gated else (),
@@ -149,16 +150,16 @@ def _related(cut: Arm, words: Arm, space: str) -> tuple[Contrast, ...]:
 
     return (
         of(
-            f"{across}, less its start", f"{which}, less that of its model at the start", *whole,
-            (-1.0, f"{cut.name}{UNTRAINED}", null), expected="above 0",
+            f"{across}, less its start", f"{which}, minus that of its untrained model", *whole,
+            (-1.0, f"{cut.name}{UNTRAINED}", null), expected=ABOVE,
         ),
         of(
-            f"{across}, less its ceiling", f"{which}, less what noise between seeds would leave of 1", *whole,
+            f"{across}, less its ceiling", f"{which}, minus the most that noise between seeds allows", *whole,
             *((-weight, name, of) for weight, name, of in most),
         ),
         of(
-            ceiling, f"the most that noise between seeds would let {cut.text} and words agree ({space})", *most,
-            expected="above 0, else there is nothing to compare", gated=False,
+            ceiling, f"the highest agreement of {cut.text} and words that noise between seeds allows ({space})", *most,
+            expected=ABOVE, gated=False,
         ),
     )  # fmt: skip
 
@@ -209,43 +210,13 @@ def _full(ask: Ask) -> Design:
         arms=(*_in_twos((characters,)), *as_much_compute, single, *plain, *_in_twos((*cuts, words))),
         contrasts=(
             *_against_characters(as_much_compute),
-            *_against_characters((single,), "near 0"),
+            *_against_characters((single,), near(0.0, MARGIN)),
             *_against_characters(as_much_text),
             _less("Unigram 1024, equal compute", "BPE 1024, equal compute", which),
             _less("WordPiece 1024, equal compute", "BPE 1024, equal compute", which),
             *_relatedness((*cuts, characters), words),
         ),
     )
-
-
-_BUDGET = "at equal compute (steps that take as many operations of training as those of characters)"
-_FIRST_BUDGET = _BUDGET.capitalize()
-
-
-def _beside(findings: Findings) -> str:
-    return f" ({'; '.join(filter(None, [_of_equal_text(findings), _of_words(findings)]))})"
-
-
-def _of_equal_text(findings: Findings) -> str:
-    """How it stands where both have seen as much text."""
-    return by_verdict(
-        findings.effect(findings.primary.contrast.name.replace("equal compute", "equal text")).told,
-        unresolved="from as much text that is open",
-        equivalent="and from as much text equally good ones",
-        above="from as much text BPE's is {small}worse",
-        below="from as much text BPE's is {small}better",
-        small="a little ",
-    )
-
-
-def _of_words(findings: Findings) -> str:
-    """How far BPE's rows and those of words agree on which words are alike; empty where that is not settled."""
-    cut = findings.primary.contrast.name.partition(",")[0]
-    agree = findings.there(f"W_E: {cut} ~ {_WORDS}, less its start")
-    if agree is None:
-        return ""
-    by = f"by {amount(abs(agree), False)} {'more' if agree > 0 else 'less'} than at the start"
-    return f"BPE's rows agree with those of words on which words are alike {by}"
 
 
 def _counted(ask: Ask, design: Design) -> str:
@@ -286,13 +257,11 @@ def _charges(ask: Ask, design: Design) -> str:
 
 def _alike(of: str) -> Plain:
     """Whether what is learned of which words are alike is what a model of words learns."""
-    vectors, alike = f"nput vectors of {of} agree", "those of words on which words are alike"
+    which = "on which words are alike"
     return Plain(
-        above=f"I{vectors} with {alike}, by {{effect}} more than untrained.",
-        below=f"I{vectors} less with {alike} than untrained, by {{effect}}.",
-        slightly=f"I{vectors} with {alike} hardly otherwise than untrained.",
-        equivalent=f"I{vectors} with {alike} no more than untrained.",
-        unresolved=f"Whether i{vectors} with {alike}, this run cannot tell.",
+        above=f"Input vectors of {of} agree with a word model {which}, {{effect}} more than untrained ones.",
+        below=f"Input vectors of {of} agree with a word model {which}, {{effect}} less than untrained ones.",
+        same=f"Input vectors of {of} agree with a word model {which} no more than untrained ones.",
     )
 
 
@@ -300,54 +269,38 @@ QUESTION = Question(
     name="tokenizers",
     asks="Words, subwords, characters, bytes: what changes?",
     answer=(
-        "bits per byte of the same validation text by tokenizer and vocabulary, after as many floating-point operations"
-        " of training (equal compute) and from as many bytes (equal text); and agreement with a model of words on which"
-        " words are alike"
+        "bits per byte of the same validation text by tokenizer and vocabulary, at equal training operations (equal"
+        " compute) and at equal bytes read (equal text); agreement with a word model on which words are alike"
     ),
     falsified_by=(
-        "At equal compute characters are no worse than BPE; at equal text BPE is no worse than characters; WordPiece"
-        " and Unigram of as many pieces differ from BPE by more than BPE does from characters."
+        "At equal compute, characters are no worse than BPE; at equal text, BPE is no worse than characters; WordPiece"
+        " and Unigram with as many pieces differ from BPE by more than BPE does from characters."
     ),
     literature=(
-        "For pretraining of BERT's size a Unigram vocabulary follows morphology more closely than BPE and does as well"
-        " or better afterwards (Bostrom and Durrett 2020, arXiv 2004.03720, abstract). Losses per token do not compare"
-        " between tokenizers, which is why published perplexities of different vocabularies say little; figures of"
-        " vocabulary sweeps are known to us from notes only, so none is printed."
+        "For pretraining at BERT's size, a Unigram vocabulary follows morphology more closely than BPE and does as well"
+        " or better afterwards (Bostrom and Durrett 2020, arXiv 2004.03720, abstract). Losses per token are not"
+        " comparable between tokenizers, so published perplexities with different vocabularies say little. We know"
+        " figures of vocabulary sweeps only from notes, so none is printed."
     ),
-    plain=Plain.of(
-        above="At equal compute characters make a better model of the same bytes than word pieces (BPE).",
-        below="At equal compute word pieces (BPE) make a better model of the same bytes than characters.",
-        same=("At equal compute word pieces (BPE) and characters make {almost }equally good models of the same bytes."),
-        unresolved=(
-            "Whether word pieces (BPE) or characters make the better model at equal compute, this run cannot tell."
-        ),
+    plain=Plain(
+        above="At equal compute, characters model the same bytes better than BPE, by {effect} bits per byte.",
+        below="At equal compute, BPE models the same bytes better than characters, by {effect} bits per byte.",
+        same="At equal compute, BPE and characters model the same bytes equally well.",
     ),
     also={
         "words 4096, equal compute - characters": Plain(
-            above="Whole words, what they lose charged, make a worse one than characters, by {effect} bits a byte.",
-            below="Whole words, what they lose charged, make a better one too, by {effect} bits a byte.",
-            slightly="Whole words, what they lose charged, make an almost equally good one.",
-            equivalent="Whole words, what they lose charged, make one as good as characters do.",
-            unresolved="Whether whole words make a better one than characters, this run cannot tell.",
+            above="Whole words, charged for what they lose, do worse than characters, by {effect} bits per byte.",
+            below="Whole words, charged for what they lose, do better than characters, by {effect} bits per byte.",
+            same="Whole words, charged for what they lose, do as well as characters.",
         ),
         "W_E: BPE 1024 ~ words 4096, less its start": _alike("word pieces"),
         "W_E: characters ~ words 4096, less its start": _alike("characters"),
     },
     heard=(
-        "Comparisons of losses *per token*. A token of one tokenizer is longer than that of another, so these say"
-        " nothing; what can be compared are bits per byte of the same text, what the tokenizer throws away charged."
+        "Comparisons of losses *per token*. A token of one tokenizer is longer than a token of another, so these say"
+        " nothing. Bits per byte of the same text can be compared, with a charge for what the tokenizer throws away."
     ),
     design=quick_or_full(_quick, _full),
-    claim=Claim(
-        unresolved=(
-            f"Whether BPE or characters make the better model {_BUDGET} is not settled by this run{{beside}}; {{ends}}"
-        ),
-        equivalent=f"{_FIRST_BUDGET} BPE and characters make equally good models{{beside}}: {{ends}}",
-        above=f"{_FIRST_BUDGET} characters make the better model{{small}}{{beside}}: BPE trails them, and {{ends}}",
-        below=f"{_FIRST_BUDGET} BPE makes a better model than characters{{small}}{{beside}}: {{ends}}",
-        ends="its bits per byte less theirs are",
-        beside=_beside,
-    ),
     derive=compared,
     counted=_counted,
 )

@@ -15,11 +15,9 @@ do not. Of learning is spoken where W_E moved further than in the control and it
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.question import Ask, Claim, Plain, Question, make_design, quick_or_full
-from qkv.studies.verdict.comparison import Comparison
-from qkv.studies.verdict.judging import Findings, is_there
-from qkv.studies.vocabulary import FULL, QUICK, arm, difference, level
-from qkv.words import amount
+from qkv.studies.engine.expectation import Expected
+from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.vocabulary import ABOVE, FULL, QUICK, arm, difference, level, near
 
 __all__ = ["QUESTION"]
 
@@ -37,37 +35,38 @@ def _pairs(optimizers: tuple[str, ...]) -> tuple[Arm, ...]:
         for each in (
             arm(name, f"{name}, real text", optimizer=name, lr=_LR[name], probes=(*_PROBES, "ledger")),
             arm(
-                f"{name} null", f"{name}, random labels: frequencies can be learned, no more", optimizer=name,
+                f"{name} null", f"{name}, random labels: only token frequencies can be learned", optimizer=name,
                 lr=_LR[name], labels="random", tune=name, probes=("drift", "rows"),
             ),
         )
     )  # fmt: skip
 
 
-def _worth(arm: str, matrix: str, expected: str = "") -> Contrast:
-    what = f"loss with {matrix} set back to its start, less the loss"
+def _worth(arm: str, matrix: str, expected: Expected | None = None) -> Contrast:
+    what = f"increase in loss when {matrix} is reset to its initial values"
     return level(f"{matrix} set back ({arm})", what, arm, f"reset {matrix}", MARGIN, expected=expected)
 
 
 def _moved(optimizer: str, matrix: str) -> Contrast:
     return difference(
-        f"{matrix} moved ({optimizer})", f"relative drift of {matrix} on real text, less that on random labels",
+        f"{matrix} moved ({optimizer})", f"relative drift of {matrix} on real text, minus that on random labels",
         optimizer, f"{optimizer} null", f"drift {matrix}", 0.1, unit="of its start's norm",
     )  # fmt: skip
 
 
 def _earned(optimizer: str, matrix: str) -> Contrast:
-    what = f"nats that the movement of {'all norms' if matrix == 'norms' else matrix} earned on a fixed batch"
+    what = f"drop in loss on a fixed batch that is due to the change of {'all norms' if matrix == 'norms' else matrix}"
     return level(f"{matrix} earned ({optimizer})", what, optimizer, f"earned {matrix}", MARGIN)
 
 
 def _closes(optimizer: str) -> tuple[Contrast, Contrast]:
     """What there was to earn, and whether the parts of the ledger add up to it."""
     return (
-        level(_fall_of(optimizer), "nats by which the loss of that batch fell", optimizer, "fall", MARGIN),
+        level(_fall_of(optimizer), "total drop in loss on that batch", optimizer, "fall", MARGIN),
         Contrast(
-            name=f"ledger closes ({optimizer})", what="nats that all movements together earned, less that fall",
-            terms=((1.0, optimizer, "earned all"), (-1.0, optimizer, "fall")), margin=MARGIN, expected="near 0",
+            name=f"ledger closes ({optimizer})", what="drop in loss due to all changes together, minus the total drop",
+            terms=((1.0, optimizer, "earned all"), (-1.0, optimizer, "fall")), margin=MARGIN,
+            expected=near(0.0, MARGIN),
         ),
     )  # fmt: skip
 
@@ -80,13 +79,13 @@ def _rows(optimizer: str) -> tuple[Contrast, Contrast]:
     return (
         level(
             f"rows never met ({optimizer})",
-            "largest relative drift of a row of W_E whose token the training text does not hold", optimizer,
-            "unseen row drift", 1e-6, unit="of the row's norm", expected="exactly 0 (untied, no decay)", constant=True,
+            "largest relative drift of a row of W_E whose token does not occur in the training text", optimizer,
+            "unseen row drift", 1e-6, unit="of the row's norm", expected=near(0.0, 1e-6), constant=True,
         ),
         level(
             f"frequent rows moved more ({optimizer})", "rank correlation of a row's drift with its token's count",
             optimizer, "row drift with count", 0.1, unit="rank correlation",
-            expected="near 1" if optimizer == "sgd" else "weaker than under SGD",
+            expected=near(1.0, 0.1) if optimizer == "sgd" else Expected(less_than="frequent rows moved more (sgd)"),
         ),
     )  # fmt: skip
 
@@ -94,7 +93,7 @@ def _rows(optimizer: str) -> tuple[Contrast, Contrast]:
 def _contrasts(optimizers: tuple[str, ...]) -> tuple[Contrast, ...]:
     main = optimizers[0]
     return (
-        _worth(main, "W_E", "above 0"),
+        _worth(main, "W_E", ABOVE),
         *(_worth(main, matrix) for matrix in _MATRICES if matrix != "W_E"),
         *(_moved(optimizer, "W_E") for optimizer in optimizers),
         *(_moved(main, matrix) for matrix in _MATRICES if matrix != "W_E"),
@@ -129,68 +128,8 @@ def _full(ask: Ask) -> Design:
             arm("tied", "adamw, W_U tied to W_E", layout=(("tied", True),), probes=_PROBES),
             arm("sinusoidal", "adamw, sinusoidal positions, which are fixed", layout=fixed, probes=_PROBES),
         ),
-        contrasts=(*_contrasts(optimizers), *(_worth(arm, "W_E", "above 0") for arm in ("tied", "sinusoidal"))),
+        contrasts=(*_contrasts(optimizers), *(_worth(arm, "W_E", ABOVE) for arm in ("tied", "sinusoidal"))),
     )
-
-
-def _learning(findings: Findings) -> str:
-    moved, earned = (findings.effect(f"W_E {what} (adamw)").told for what in ("moved", "earned"))
-    return _learned(moved, earned, findings.there(_fall_of("adamw")))
-
-
-def _learned(moved: Comparison, earned: Comparison, fall: float | None) -> str:
-    """How far W_E moved beside its null and what that earned, in brackets; empty where no replicate says.
-
-    Learning is both of them above 0.
-    """
-    if moved.effect is None or earned.effect is None:
-        return ""
-    learned = "that is learning: " * (is_there(moved) and is_there(earned))
-    return f" ({learned}{_beside_the_null(moved)}, and {_of_the_fall(earned, fall)})"
-
-
-def _beside_the_null(moved: Comparison) -> str:
-    null = "on random labels"
-    if moved.verdict == "unresolved":
-        return f"whether W_E moved further than {null} is not settled"
-    if moved.verdict == "equivalent":
-        return f"W_E moved as far as {null}"
-    way = "further" if (moved.effect or 0.0) > 0 else "less far"
-    return f"W_E moved {way} than {null}, by {amount(abs(moved.effect or 0.0), False)} of its start's norm"
-
-
-def _of_the_fall(earned: Comparison, fall: float | None) -> str:
-    if earned.verdict == "unresolved":
-        return "what its movement earned is open"
-    if earned.verdict == "equivalent":
-        return "its movement earned next to nothing"
-    of = "the fall of the loss" if fall is None else f"the {amount(fall, False)} by which the loss fell"
-    return f"its movement earned {amount(earned.effect)} nats of {of}"
-
-
-_ALSO = {
-    "W_E earned (adamw)": Plain(
-        above=("That is learning: of the fall of the loss their own movement earned {effect} nats a token."),
-        below="By the ledger their own movement did harm: it took {effect} nats a token back.",
-        slightly="By the ledger their own movement earned next to nothing of the fall of the loss.",
-        equivalent="By the ledger their own movement earned nothing that matters of the fall of the loss.",
-        unresolved="How much of the fall of the loss their own movement earned, this run cannot tell.",
-    ),
-    "W_E moved (adamw)": Plain.of(
-        above=(
-            "They moved further than in equally long trainings on random labels, by {effect} times the norm of"
-            " their start."
-        ),
-        below=(
-            "They moved less far than in equally long trainings on random labels, by {effect} times the norm of"
-            " their start."
-        ),
-        same="They moved {almost exactly }as far as in equally long trainings on random labels.",
-        unresolved=(
-            "Whether they moved further than in equally long trainings on random labels, this run cannot tell."
-        ),
-    ),
-}
 
 
 QUESTION = Question(
@@ -200,62 +139,58 @@ QUESTION = Question(
         " optimizer moving?"
     ),
     answer=(
-        "nats that the finished model is worse with a matrix set back to its start, drift against random labels, rows"
-        " never seen, and the ledger: nats of the fall of the loss that the movement of each matrix earned"
+        "nats by which resetting a matrix makes the finished model worse, drift against random labels, unseen rows, and"
+        " the loss ledger: how much of the drop in loss is due to the change of each matrix"
     ),
     falsified_by=(
-        "W_E set back to its start costs no more than the margin; a row of a token that training never met moves"
-        " (untied, without decay); W_E moves as far on random labels and the loss does not care."
+        "Resetting W_E costs no more than the margin; a row of a token that training never met moves (untied, without"
+        " weight decay); W_E moves as far on random labels and the loss does not depend on it."
     ),
     literature=(
-        "A widely read answer says that the original encodings of systems such as BERT are fixed; its table of word"
-        " embeddings is a trained parameter. No published drift against random labels has been found. In a table of"
-        " word vectors most of what random pairs of rows share is one common shift (Bis et al. 2021), so drift alone is"
-        " no sign of meaning."
+        "A widely read answer says that the original encodings of systems such as BERT are fixed; in fact its table of"
+        " word embeddings is a trained parameter. We found no published drift against random labels. In a table of word"
+        " vectors, most of what random pairs of rows share is one common shift (Bis et al. 2021), so drift alone is no"
+        " sign of meaning."
     ),
     plain=Plain(
         above=(
-            "The input embeddings are trained like everything else, and the finished model cannot do without that: with"
-            " W_E put back to its random start, and nothing else, it is {effect} nats a token worse."
+            "Training changes the input embeddings like every other matrix, and the finished model needs that:"
+            " resetting W_E to its initial values raises the loss by {effect} nats per token."
         ),
         below=(
-            "The input embeddings are trained like everything else, but here that did harm: with W_E put back to its"
-            " random start the model is better."
+            "Training changes the input embeddings like every other matrix, but here it hurt: resetting W_E lowers the"
+            " loss by {effect} nats per token."
         ),
-        slightly="The input embeddings are trained like everything else, but hardly anything hangs on it here.",
-        equivalent=(
-            "The input embeddings are trained like everything else, but the finished model does as well with the"
-            " random ones that it started from."
-        ),
-        unresolved=(
-            "The input embeddings are trained like everything else; whether the finished model needs that, this run"
-            " cannot tell."
+        same=(
+            "Training changes the input embeddings like every other matrix, but the finished model does as well with"
+            " the initial ones."
         ),
     ),
-    also=_ALSO,
+    also={
+        "W_E earned (adamw)": Plain(
+            above="This is learning: of the drop in loss, {effect} nats per token are due to the change of W_E itself.",
+            below="The change of W_E itself raised the loss, by {effect} nats per token.",
+            same="None of the drop in loss that matters is due to the change of W_E itself.",
+        ),
+        "W_E moved (adamw)": Plain(
+            above=(
+                "W_E moved farther than when trained on random labels: the extra distance is {effect} times its initial"
+                " norm."
+            ),
+            below=(
+                "W_E moved less far than when trained on random labels: the difference is {effect} times its initial"
+                " norm."
+            ),
+            same="W_E moved as far as when trained on random labels.",
+        ),
+    },
     heard=(
-        "That the input vectors of BERT and its like are fixed, and only W_Q, W_K and W_V learn. The table of input"
-        " vectors is a parameter as they are: gradient reaches it, and it moves. What may be fixed are positions,"
-        " where they are sinusoidal, and word vectors that somebody made beforehand and chose to freeze. Nor is it a"
-        " sign of learning that a matrix moved: an optimizer moves it on random labels, too, and some further:"
-        " such a control keeps the frequencies of tokens and learns them. And what it costs to put a matrix"
-        " back is not what it learned, for all others were fitted to it."
+        "That the input vectors of BERT and similar models are fixed, and only W_Q, W_K and W_V learn. The table of"
+        " input vectors is a parameter like they are: it gets gradient, and it moves. Sinusoidal positions are fixed,"
+        " and so are word vectors that somebody made beforehand and chose to freeze. Movement alone is no sign of"
+        " learning: an optimizer also moves matrices on random labels, some of them farther (such a control still"
+        " learns the token frequencies). Nor is the cost of resetting a matrix what it learned, since all others were"
+        " fitted to it."
     ),
     design=quick_or_full(_quick, _full),
-    claim=Claim(
-        unresolved=(
-            "Whether the finished model depends on its trained embeddings is not settled by this run{beside}; {ends}"
-        ),
-        equivalent=(
-            "Training moves the input embeddings, but the finished model does as well without that{beside}: {ends}"
-        ),
-        above=(
-            "Training changes the input embeddings too, and the finished model depends on it{small}{beside}: set back"
-            " to their start they cost"
-        ),
-        below="Training moves the input embeddings, and that did harm here{small}{beside}: {ends}",
-        ends="set back to their start the loss changes by",
-        small=", less than would matter",
-        beside=_learning,
-    ),
 )

@@ -10,19 +10,17 @@ import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.probes.watchers import PERIODS
-from qkv.studies.question import Accounts, Ask, Claim, Plain, Question, make_design
-from qkv.studies.verdict.judging import Findings
+from qkv.studies.question import Accounts, Ask, Plain, Question, make_design
 from qkv.studies.vocabulary import FULL, IN_DEMO, QUICK, arm, level
-from qkv.words import amount
 
 __all__ = ["QUESTION"]
 
 MARGIN = 0.1
 _UNIT = "of the change"
 _CAUSES = {
-    "encodings": "the encodings made",
-    "matrix": "its matrix made",
-    "both": "needs both to have moved",
+    "encodings": "due to the encodings",
+    "matrix": "due to its matrix",
+    "both": "needing both",
 }
 _FOLLOWED = ("L0.q", "L1.q")
 """Products of which the causes are told period by period."""
@@ -34,7 +32,7 @@ def _more_by_encodings(
     """Scores change by W_Q alone, by W_K alone, and by what the two do together; a product by its matrix."""
     return Contrast(
         name=f"{product}: encodings - {named} ({arm})",
-        what=f"share of the change of {product} that the encodings made, less the share of {words}",
+        what=f"share of the change of {product} due to the encodings, minus the share due to {words}",
         terms=((1.0, arm, f"{product} encodings"), *((-1.0, arm, f"{product} {matrix}") for matrix in matrices)),
         margin=MARGIN,
         unit=_UNIT,
@@ -47,14 +45,14 @@ def _of_scores(layer: int) -> tuple[Contrast, Contrast]:
 
 
 def _both(arm: str, product: str) -> Contrast:
-    what = f"share of the change of {product} that needs both to have moved"
+    what = f"share of the change of {product} that needs both to change"
     return level(f"{product}: both together ({arm})", what, arm, f"{product} both", MARGIN, unit=_UNIT)
 
 
 def _when(period: str, product: str, cause: str) -> Contrast:
     return level(
         f"{product}, {period}: {cause} (adamw)",
-        f"share of the change of {product} in the {period} that {_CAUSES[cause]}", "adamw",
+        f"share of the change of {product} in the {period}, {_CAUSES[cause]}", "adamw",
         f"{period} {product} {cause}", MARGIN, unit=_UNIT,
     )  # fmt: skip
 
@@ -84,69 +82,46 @@ def _design(ask: Ask) -> Design:
     )
 
 
-def _of_both_and_of_sgd(findings: Findings) -> str:
-    """What needs both to have moved, and the same difference under SGD, in brackets; empty where neither is settled."""
-    words = []
-    if share := findings.there("L0.q: both together (adamw)"):
-        whose = f"{share:.0%} of the change needs" if share > 0 else f"{-share:.0%} of it is taken back by what needs"
-        words.append(f"{whose} both to have moved")
-    if under_sgd := findings.there("L0.q: encodings - matrix (sgd)"):
-        words.append(f"under SGD encodings less matrix is {amount(under_sgd)}")
-    return f" (and {'; '.join(words)})" if words else ""
-
-
-_ALSO = {
-    "L0.q: both together (adamw)": Plain(
-        above="Of the whole change {effect} needs both to have changed.",
-        below="What needs both to have changed takes {effect} of the change back.",
-        slightly="Hardly anything of it needs both to have changed.",
-        equivalent="What needs both to have changed is nothing that matters.",
-        unresolved="How much of it needs both to have changed, this run cannot tell.",
-    ),
-    "L0.q: encodings - matrix (sgd)": Plain.of(
-        above="Under SGD the vectors that come in make more of it than W_Q does.",
-        below="Under SGD W_Q makes more of it than the vectors that come in do.",
-        same="Under SGD the two make {almost exactly }the same of it.",
-        unresolved="Which of the two makes more of it under SGD, this run cannot tell.",
-    ),
-    "L0.scores: both together (adamw)": Plain(
-        above="Of the change of the scores, under AdamW, {effect} needs both the vectors and the matrices.",
-        below="In the scores, under AdamW, what needs both the vectors and the matrices takes {effect} back.",
-        slightly="Of the change of the scores, under AdamW, hardly anything needs both.",
-        equivalent="In the scores, under AdamW, what needs both is nothing that matters.",
-        unresolved="How much of the change of the scores needs both, this run cannot tell.",
-    ),
-}
-
-
 QUESTION = Question(
     name="what-moved-q",
     asks="When queries change in training, is it because W_Q changed or because the encodings did?",
     answer="share of each term of dq = dx W_Q + x dW_Q + dx dW_Q, by layer and period, and for k, v and scores",
-    falsified_by="The shares of a product do not sum to 1; the sign of the difference turns with another seed.",
+    falsified_by="The shares of a product do not sum to 1; the sign of the difference flips with another seed.",
     literature=(
-        "The split is exact algebra; no published shares have been found. A share of q is a property of this"
-        " parametrisation: a change of basis inside a head that alters no score alters it."
+        "The split is exact algebra; we found no published shares. A share of q is a property of this parametrization:"
+        " a change of basis inside a head that alters no score alters it."
     ),
-    plain=Plain.of(
+    plain=Plain(
         above=(
-            "In this recipe, under AdamW, queries of the first layer change more by the new vectors that come in, with"
-            " the initial W_Q, than by the new W_Q with the initial vectors."
+            "In this recipe, under AdamW, queries of the first layer change more because their input vectors changed"
+            " than because W_Q did."
         ),
         below=(
-            "In this recipe, under AdamW, queries of the first layer change more by the new W_Q, with the initial"
-            " vectors, than by the new vectors that come in, with the initial W_Q."
+            "In this recipe, under AdamW, queries of the first layer change more because W_Q changed than because their"
+            " input vectors did."
         ),
         same=(
-            "Under AdamW queries of the first layer change {almost exactly }as much by W_Q alone as by the vectors that"
-            " come in alone."
-        ),
-        unresolved=(
-            "Whether queries of the first layer change more by W_Q alone or by the vectors that come in alone, this run"
-            " cannot tell."
+            "In this recipe, under AdamW, queries of the first layer change as much because of W_Q as because of their"
+            " input vectors."
         ),
     ),
-    also=_ALSO,
+    also={
+        "L0.q: both together (adamw)": Plain(
+            above="{effect} of the change needs both.",
+            below="What needs both reverses {effect} of the change.",
+            same="None of the change that matters needs both.",
+        ),
+        "L0.q: encodings - matrix (sgd)": Plain(
+            above="Under SGD, the input vectors cause more of it than W_Q.",
+            below="Under SGD, W_Q causes more of it than the input vectors.",
+            same="Under SGD, W_Q and the input vectors cause equal shares of it.",
+        ),
+        "L0.scores: both together (adamw)": Plain(
+            above="Under AdamW, {effect} of the change of the scores needs both vectors and matrices.",
+            below="Under AdamW, what needs both reverses {effect} of the scores' change.",
+            same="Under AdamW, none of the change of the scores that matters needs both vectors and matrices.",
+        ),
+    },
     accounts=Accounts(
         columns=tuple(_CAUSES.values()),
         rows=tuple(
@@ -156,33 +131,13 @@ QUESTION = Question(
         ),
     ),
     heard=(
-        'That *the query is learned*. A query is a product, x W_Q, and "Q" is said of the vectors x that come in, of'
-        " the matrix W_Q and of the product. What changes in it splits exactly into dx W_Q, x dW_Q and dx dW_Q. Where"
-        " x and W_Q both end far from a small start, the last of them is large, and belongs to neither alone."
+        'That *the query is learned*. A query is a product, x W_Q, and "Q" is used for the input vectors x, the matrix'
+        " W_Q and the product. Its change splits exactly into dx W_Q, x dW_Q and dx dW_Q. Where x and W_Q both end far"
+        " from a small start, the last term is large and belongs to neither alone."
     ),
     elsewhere=(
-        f"{IN_DEMO}: there the vectors that come in alone make 71% of the change of queries of the first layer, W_Q"
-        " alone 27%, and 3% needs both. Of the change of its scores 29% needs both."
+        f"{IN_DEMO}: there the input vectors alone make 71% of the change of queries of the first layer, W_Q alone 27%,"
+        " and 3% needs both. Of the change of its scores 29% needs both."
     ),
     design=_design,
-    claim=Claim(
-        unresolved=(
-            "Whether queries of the first layer changed by their encodings or by W_Q is not settled{beside}; {ends}"
-        ),
-        equivalent=(
-            "Queries of the first layer changed as much by their encodings as by W_Q{beside}; the difference of the"
-            " shares is"
-        ),
-        above=(
-            "Queries of the first layer changed more because the encodings changed than because W_Q did{small}{beside};"
-            " {ends}"
-        ),
-        below=(
-            "Queries of the first layer changed more because W_Q changed than because the encodings did{small}{beside};"
-            " {ends}"
-        ),
-        ends="encodings less matrix",
-        small=", though by less than would matter",
-        beside=_of_both_and_of_sgd,
-    ),
 )

@@ -8,10 +8,11 @@ trained, the cost of setting each matrix back to its start and the ledger stand 
 
 from qkv.presets import find as find_preset
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.question import Accounts, Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
-from qkv.studies.verdict.comparison import Comparison
-from qkv.studies.verdict.judging import Findings
+from qkv.studies.engine.expectation import Expected
+from qkv.studies.question import Accounts, Ask, Plain, Question, make_design, quick_or_full
 from qkv.studies.vocabulary import (
+    ABOVE,
+    BELOW,
     FULL,
     GLOROT,
     LEARNS_RECALL,
@@ -22,10 +23,10 @@ from qkv.studies.vocabulary import (
     cost,
     difference_of_costs,
     level,
+    near,
     of_learned,
     shared,
 )
-from qkv.words import amount
 
 __all__ = ["QUESTION"]
 
@@ -52,22 +53,22 @@ def _matrices(letters: str) -> str:
 
 
 def _frozen(what: str, prefix: str = "", *common: Settings) -> Arm:
-    words = f"{_matrices(what)} frozen at the random start"
+    words = f"{_matrices(what)} frozen at random initial values"
     return arm(f"{prefix}{_name(what)}", words, *common, changes=_FROZEN[what])
 
 
 def _interaction(pair: str) -> Contrast:
     a, b = pair
     return difference_of_costs(
-        f"{a} x {b}", f"cost of freezing both W_{a} and W_{b}, less the two costs of freezing one",
+        f"{a} x {b}", f"cost of freezing both W_{a} and W_{b}, minus the two costs of freezing one",
         (_name(pair), _name(a)), (_name(b), "trained"), MARGIN,
-        expected="above 0: either factor can make good for the other",
+        expected=ABOVE,
     )  # fmt: skip
 
 
-def _order(prefix: str = "", expected: str = "above 0 on text", unit: str = "nats per token") -> Contrast:
+def _order(prefix: str = "", expected: Expected = ABOVE, unit: str = "nats per token") -> Contrast:
     return cost(
-        f"{prefix}VO - QK", "cost of freezing W_V and W_O, less cost of freezing W_Q and W_K",
+        f"{prefix}VO - QK", "cost of freezing W_V and W_O, minus cost of freezing W_Q and W_K",
         f"{prefix}{_name('VO')}", f"{prefix}{_name('QK')}", MARGIN, unit=unit, expected=expected,
     )  # fmt: skip
 
@@ -82,8 +83,8 @@ def _pair_costs(prefix: str, unit: str = "nats per token") -> tuple[Contrast, ..
 
 
 _OTHERS = {
-    "set back": ("loss with these set back to their start, less the loss:", "reset"),
-    "earned": ("nats that their movement earned:", "earned"),
+    "set back": ("increase in loss when reset to initial values:", "reset"),
+    "earned": ("drop in loss due to the change:", "earned"),
 }
 """Accounts of the model in which everything was trained -> in words, and the name of their probe."""
 
@@ -98,7 +99,7 @@ def _accounts() -> tuple[Contrast, ...]:
     order = (
         Contrast(
             name=f"VO - QK, {word}",
-            what=f"{words} VO, less the same of QK",
+            what=f"{words} VO minus QK",
             terms=((1.0, "trained", f"{probe} VO"), (-1.0, "trained", f"{probe} QK")),
             margin=MARGIN,
         )
@@ -111,7 +112,7 @@ _ALL_IDENTITY, _VO_IDENTITY = ("L*.W_[QKVO]=identity",), ("L*.W_[VO]=identity",)
 _FIRST = (
     arm("trained", "everything trained", probes=("reset", "ledger", "drift")),
     *map(_frozen, _FROZEN),
-    arm("MLP frozen", "W_in and W_out frozen: a yardstick", changes=("L*.W_in,L*.W_out=freeze",)),
+    arm("MLP frozen", "W_in and W_out frozen, for comparison", changes=("L*.W_in,L*.W_out=freeze",)),
 )
 _CHANGED = (
     arm("QK identity", "W_Q = W_K = I: q = k = x", changes=("L*.W_[QK]=identity",)),
@@ -120,7 +121,12 @@ _CHANGED = (
     *(arm(f"{a} = {b}", f"one matrix serves as W_{a} and W_{b}", changes=shared(a + b)) for a, b in ("QK", "KV")),
     *(
         arm(f"{letter} identity", f"W_{letter} = I: {what}, the rest trained", changes=(f"L*.W_{letter}=identity",))
-        for letter, what in {"Q": "q = x", "K": "k = x", "V": "v = x", "O": "heads write side by side"}.items()
+        for letter, what in {
+            "Q": "q = x",
+            "K": "k = x",
+            "V": "v = x",
+            "O": "heads write to separate coordinates",
+        }.items()
     ),
 )
 
@@ -147,7 +153,7 @@ _TUTORIAL: Settings = {
 """What makes the preset `bloem`, beside its change: one layer of one head, and no more."""
 _ELSEWHERE = (
     arm(
-        "skipless trained", "no skip connections, everything trained from Glorot's start", _SKIPLESS,
+        "skipless trained", "no skip connections, everything trained from Glorot initialization", _SKIPLESS,
         probes=("learned",),
     ),
     arm(
@@ -162,7 +168,7 @@ _ELSEWHERE = (
     ),
     arm("recall trained", "associative recall, everything trained", LEARNS_RECALL),
     *(_frozen(pair, "recall ", LEARNS_RECALL) for pair in _PAIRS),
-    arm("glorot trained", "everything trained from Glorot's start", layout=GLOROT),
+    arm("glorot trained", "everything trained from Glorot initialization", layout=GLOROT),
     *(_frozen(pair, "glorot ", {"layout": GLOROT}) for pair in _PAIRS),
 )  # fmt: skip
 
@@ -171,24 +177,24 @@ def _of_elsewhere() -> tuple[Contrast, ...]:
     """The same without skip connections, with nothing but attention, and on recall."""
     skipless = cost(
         "glorot skipless: VO identity - trained", "what W_V = W_O = I costs without skip connections",
-        "skipless VO identity", "skipless trained", MARGIN, expected="near 0, unlike with skip connections",
+        "skipless VO identity", "skipless trained", MARGIN, expected=near(0.0, MARGIN),
     )  # fmt: skip
     bloem = cost(
         "bloem identity - bloem trained", "what W = I costs where there is one attention and nothing else",
-        "bloem identity", "bloem trained", MARGIN, expected="above 0",
+        "bloem identity", "bloem trained", MARGIN, expected=ABOVE,
     )  # fmt: skip
     return (
         *of_learned((skipless, *_pair_costs("skipless ")), ("skipless trained",)),
         bloem,
-        _order("recall ", "below 0: recall has to look up", "nats per answer"),
+        _order("recall ", BELOW, "nats per answer"),
         *_pair_costs("recall ", "nats per answer"),
     )
 
 
 def _full(ask: Ask) -> Design:
     sharing = cost(
-        "sharing: Q = K - K = V", "cost of W_Q = W_K less cost of W_K = W_V", "Q = K", "K = V", MARGIN,
-        expected="above 0 in causal models",
+        "sharing: Q = K - K = V", "cost of W_Q = W_K minus cost of W_K = W_V", "Q = K", "K = V", MARGIN,
+        expected=ABOVE,
     )  # fmt: skip
     return make_design(
         ask,
@@ -204,50 +210,18 @@ def _full(ask: Ask) -> Design:
             *_of_elsewhere(),
             *_accounts(),
             *_pair_costs("glorot "),
-            _order("glorot ", "near 0: random scores and values of order one are of use as they are"),
+            _order("glorot ", near(0.0, MARGIN)),
         ),
-    )
-
-
-_WHERE = "frozen at N(0, 0.02), where scores are near 0 and attention is nearly an even mean,"
-_FIRST_WHERE = f"{_WHERE[0].upper()}{_WHERE[1:]}"
-_GLOROT = "glorot "
-"""Before the names of arms and contrasts of a design that asks the same from Glorot's start too."""
-
-
-def _from_glorot(findings: Findings) -> str:
-    """What freezing costs from Glorot's start, in brackets; empty where nobody asked."""
-    costs = []
-    for pair in ("QK", "VO"):
-        name = f"{_GLOROT}{_name(pair)} - trained"
-        result = next((effect.told for effect in findings.effects if effect.contrast.name == name), None)
-        if result is None or result.effect is None:
-            return ""
-        costs.append(f"freezing {_matrices(pair)} {_costs_what(result)}")
-    return f" (from Glorot's start, where scores are not, {' and '.join(costs)})"
-
-
-def _costs_what(result: Comparison) -> str:
-    """What a frozen pair costs, in words by the verdict."""
-    return by_verdict(
-        result,
-        unresolved="costs nothing that this run can tell",
-        equivalent="costs nothing that matters",
-        above="costs {size} nats",
-        below="saves {size} nats",
-        size=amount(abs(result.effect or 0.0), False),
     )
 
 
 def _alone(letter: str) -> tuple[str, Plain]:
     """What one matrix at I costs, the rest trained."""
-    alone = f"With W_{letter} alone at I"
+    alone = f"With W_{letter} = I alone, the"
     return f"{letter} identity - trained", Plain(
-        above=f"{alone} it is {{effect}} nats worse.",
-        below=f"{alone} it is {{effect}} nats better.",
-        slightly=f"{alone} it is almost exactly as good.",
-        equivalent=f"{alone} it is as good.",
-        unresolved=f"What W_{letter} alone at I costs, this run cannot tell.",
+        above=f"{alone} loss is {{effect}} nats per token higher.",
+        below=f"{alone} loss is {{effect}} nats per token lower.",
+        same=f"{alone} model does as well.",
     )
 
 
@@ -255,52 +229,52 @@ QUESTION = Question(
     name="which-matrix",
     asks="Which of W_Q, W_K, W_V, W_O matters, and what does W = I (so Q = K = V = X) cost?",
     answer=(
-        "cost in nats of each frozen, identical or shared matrix, the QxK and VxO interactions, resets and the ledger"
+        "cost in nats of freezing, sharing or fixing each matrix to I, the QxK and VxO interactions, resets, and the"
+        " loss ledger"
     ),
     falsified_by=(
-        "Freezing W_Q and W_K costs more than freezing W_V and W_O on text; either interaction is negative beyond the"
-        " margin; W_V = W_O = I is free with skip connections. The order is of matrices frozen at N(0, 0.02); the rows"
-        " from Glorot's start say whether it is of the start."
+        "On text, freezing W_Q and W_K costs more than freezing W_V and W_O; either interaction is negative beyond the"
+        " margin; W_V = W_O = I is free with skip connections. This order is for matrices frozen at N(0, 0.02); the"
+        " rows for Glorot initialization show whether it depends on that."
     ),
     literature=(
-        "Without the skip connection around attention (that around the MLP was kept, and patterns of attention began"
-        " near the identity), W_V = W_O = I matched a standard block with its learning rate tuned (evaluation loss"
-        " 1.178; 1.194 where the two were trained), while with it the identity was slightly worse (He and Hofmann 2023,"
-        " arXiv 2311.01906). Here a model without skip connections has none around its MLPs either, and its patterns"
-        " begin anywhere, so that row asks a harder thing. Replacing all attention maps of pretrained models by"
-        " constant means and probing again lost 8 %, relatively (Hassid et al. 2022). Sharing W_K and W_V costs less"
-        " than sharing W_Q and W_K in language models (Kayyam 2026, arXiv 2606.04032). No paper was found that sets the"
-        " cost of freezing a matrix beside the cost of setting it back, on the same models. The arms from Glorot's"
-        " start were added after the others, when their losses on two of the seeds had been seen at one learning rate."
+        "Without the skip connection around attention (the one around the MLP was kept, and attention began near the"
+        " identity), W_V = W_O = I matched a standard block with a tuned learning rate (evaluation loss 1.178; 1.194"
+        " with both trained). With that skip connection, the identity was slightly worse (He and Hofmann 2023, arXiv"
+        " 2311.01906). Our skipless model has no skip connections around its MLPs either, and its attention starts"
+        " anywhere, so that row asks something harder. Replacing all attention maps of pretrained models by constant"
+        " means and probing again lost 8% in relative terms (Hassid et al. 2022). Sharing W_K and W_V costs less than"
+        " sharing W_Q and W_K in language models (Kayyam 2026, arXiv 2606.04032). We found no paper that compares the"
+        " cost of freezing a matrix with the cost of resetting it on the same models. The arms with Glorot"
+        " initialization were added after the others, when their losses on two of the seeds had been seen at one"
+        " learning rate."
     ),
-    plain=Plain.of(
-        above="Frozen in pairs at a small random start, W_V and W_O are missed more than W_Q and W_K.",
-        below="Frozen in pairs at a small random start, W_Q and W_K are missed more than W_V and W_O.",
-        same=(
-            "Frozen in pairs at a small random start, W_Q and W_K are missed {almost exactly }as much as W_V and W_O."
-        ),
-        unresolved="Which pair is missed more, W_Q with W_K or W_V with W_O, this run cannot tell.",
+    plain=Plain(
+        above="Frozen at a small random start, W_V and W_O cost more than W_Q and W_K.",
+        below="Frozen at a small random start, W_Q and W_K cost more than W_V and W_O.",
+        same="Frozen at a small random start, W_Q and W_K cost as much as W_V and W_O.",
     ),
     also={
-        "VO - QK, earned": Plain.of(
+        "VO - QK, earned": Plain(
             above=(
-                "By what their movement earned in a model that trains all of them the order is the other: W_V and"
-                " W_O earned {effect} nats more."
+                "Yet in a fully trained model, the changes of W_V and W_O account for more of the improvement, by"
+                " {effect} nats per token."
             ),
-            below="By what their movement earned the order is the same: W_Q and W_K earned {effect} nats more.",
-            same="By what their movement earned they are {almost }equals.",
-            unresolved="Which earned more in a model that trains all of them, this run cannot tell.",
+            below=(
+                "In a fully trained model, too, the changes of W_Q and W_K account for more of the improvement, by"
+                " {effect} nats per token."
+            ),
+            same="In a fully trained model, the changes of the two pairs account for the same improvement.",
         ),
-        "all identity - trained": Plain.of(
-            above="With W = I throughout, so that q = k = v = x, a model is {effect} nats a token worse.",
-            below="With W = I throughout, so that q = k = v = x, a model is {effect} nats a token better.",
-            same="With W = I throughout a model is {almost exactly }as good.",
-            unresolved="What W = I throughout costs, this run cannot tell.",
+        "all identity - trained": Plain(
+            above="With W = I throughout (q = k = v = x), the loss is {effect} nats per token higher.",
+            below="With W = I throughout (q = k = v = x), the loss is {effect} nats per token lower.",
+            same="With W = I throughout (q = k = v = x), the model does as well.",
         ),
         **dict(_alone(letter) for letter in "QKV"),
     },
     accounts=Accounts(
-        columns=("frozen while the rest trains", "set back at the end", "earned on the way"),
+        columns=("frozen during training", "reset at the end", "improvement due to its change"),
         rows=tuple(
             (
                 _matrices(name) if name != "MLP" else "W_in and W_out",
@@ -310,20 +284,9 @@ QUESTION = Question(
         ),
     ),
     heard=(
-        "That W_Q asks, W_K answers and W_V speaks, so that each does a thing of its own. A model sees them in products"
-        " only: scores in W_Q W_K^T, outputs in W_V W_O. So freezing one of two leaves the other free to make good for"
-        " it, and what a pair costs depends on the start that it is frozen at; the rows below tell of both."
+        "That W_Q asks, W_K answers and W_V speaks, each doing its own thing. A model only sees products: W_Q W_K^T in"
+        " scores and W_V W_O in outputs. So when one factor is frozen, the other can compensate, and the cost of a"
+        " frozen pair depends on the start it is frozen at. The rows below show both."
     ),
     design=quick_or_full(_quick, _full),
-    claim=Claim(
-        unresolved=f"Whether, {_WHERE} W_V and W_O are missed more is not settled by this run{{beside}}; {{ends}}",
-        equivalent=f"{_FIRST_WHERE} W_V and W_O are missed as much as W_Q and W_K{{beside}}: {{ends}}",
-        above=(
-            f"{_FIRST_WHERE} W_V and W_O are missed more than W_Q and W_K{{small}}{{beside}}: freezing the former costs"
-            " more by"
-        ),
-        below=f"{_FIRST_WHERE} W_Q and W_K are missed more than W_V and W_O{{small}}{{beside}}: {{ends}}",
-        ends="the cost of freezing W_V and W_O less that of freezing W_Q and W_K is",
-        beside=_from_glorot,
-    ),
 )

@@ -8,6 +8,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from qkv.studies.engine.store import StudyFolder
 from qkv.studies.engine.tuning import choice, report_key
 from qkv.studies.verdict.comparison import Comparison, compare, compare_rate, constant, left_out
 from qkv.studies.verdict.corrections import corrected
-from qkv.studies.verdict.statistics import beyond_rounding
+from qkv.studies.verdict.outcome import outcome
+from qkv.studies.verdict.statistics import beyond_rounding, bounds_of_rate, interval
 
 __all__ = [
     "ONLY_ALONE",
@@ -58,6 +60,8 @@ class Effect:
     """Replicates without a value, since a training that diverged has no such measure."""
     result: Comparison
     """Of this effect alone."""
+    outcome: str = ""
+    """What became of what was expected: met, failed or open; empty where nothing was."""
     p_corrected: float | None
     """p of the first effect, which was chosen beforehand, and of all others p corrected for their being asked at once;
     None where there is no p."""
@@ -127,18 +131,6 @@ class Findings:
         """The effect that the study's verdict is about."""
         return self.effects[0]
 
-    def effect(self, name: str) -> Effect:
-        """The effect of a contrast by its name."""
-        return next(effect for effect in self.effects if effect.contrast.name == name)
-
-    def there(self, name: str) -> float | None:
-        """An effect that a sentence may tell in brackets: one that differs beside all others; None where it does not.
-
-        Nor where the design has no such contrast, or the run that is told about did not ask it.
-        """
-        results = [effect.told for effect in self.effects if effect.contrast.name == name]
-        return results[0].effect if results and results[0].verdict == "differs" else None
-
     def figures(self, name: str) -> ArmFigures:
         """An arm's figures by its name."""
         return next(figures for figures in self.arms if figures.arm.name == name)
@@ -197,21 +189,49 @@ def judged(measured: Sequence[tuple[Contrast, Values]]) -> tuple[Effect, ...]:
     p = {i: results[i].p or 0.0 for i in tested}
     others = [i for i in tested if i > 0]
     p |= zip(others, corrected([p[i] for i in others], [_flippable(*measured[i]) for i in others]), strict=True)
+    known = {contrast.name: values for contrast, values in measured}
     return tuple(
         Effect(
             contrast=contrast,
             values=tuple(values.values()),
             replicates=tuple(values),
             result=result,
+            outcome=_outcome(contrast, values, result, known),
             p_corrected=p.get(i),
         )
         for i, ((contrast, values), result) in enumerate(zip(measured, results, strict=True))
     )
 
 
+def _outcome(contrast: Contrast, values: Values, result: Comparison, known: Mapping[str, Values]) -> str:
+    """Of what was expected; open for an effect that is left out or has fewer than two values."""
+    expected = contrast.expected
+    if expected is None:
+        return ""
+    if expected.other:
+        other = known.get(expected.other, {})
+        values = {replicate: value - other[replicate] for replicate, value in values.items() if replicate in other}
+    if len(values) < 2 or result.verdict == "left out":
+        return "open"
+    return outcome(expected, partial(_bounds, contrast, tuple(values.values()), result), contrast.margin)
+
+
+def _bounds(
+    contrast: Contrast, values: Sequence[float], result: Comparison, x: float, confidence: float
+) -> tuple[float, float]:
+    """The interval of the values minus x, of the kind that the verdict rests on."""
+    if result.verdict == "constant":
+        return min(values) - x, max(values) - x
+    nominal = _nominal(contrast)
+    if nominal is None:
+        return interval(beyond_rounding([value - x for value in values], contrast.margin), confidence)
+    low, high = bounds_of_rate(round(contrast.tries * sum(values)), contrast.tries * len(values), confidence)
+    return low - nominal - x, high - nominal - x
+
+
 def _flippable(contrast: Contrast, values: Values) -> Values | None:
     """Values as they are tested; None of a rate, which has no signs to flip."""
-    if contrast.nominal is not None or contrast.unit == OF_TRAININGS:
+    if _nominal(contrast) is not None:
         return None
     return dict(zip(values, beyond_rounding(tuple(values.values()), contrast.margin), strict=True))
 
@@ -224,10 +244,15 @@ def is_there(result: Comparison) -> bool:
 def _compared(contrast: Contrast, values: Sequence[float]) -> Comparison:
     if contrast.constant and (told := constant(values, contrast.margin)):
         return told
-    nominal = 0.0 if contrast.unit == OF_TRAININGS else contrast.nominal
+    nominal = _nominal(contrast)
     if nominal is None:
         return compare(values, contrast.margin)
     return compare_rate(values, nominal, contrast.margin, contrast.tries)
+
+
+def _nominal(contrast: Contrast) -> float | None:
+    """The rate that was promised, of an effect that is a rate; a share of trainings is one that nothing promised."""
+    return 0.0 if contrast.unit == OF_TRAININGS else contrast.nominal
 
 
 def _earlier(design: Design, folder: StudyFolder) -> tuple[int, ...]:

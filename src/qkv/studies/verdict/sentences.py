@@ -1,227 +1,151 @@
-"""Numbers in words: the one sentence that a study ends in, and the file that it is written to.
+"""What a study found as one file, and in words that say no more than its verdict.
 
-A sentence never says more than its verdict: what is unresolved is said to be so, with the effect that the run could
-have seen and the replicates that would resolve it.
+A file has two parts: what was run and measured, and what follows from it by the rule of today. A kept file is judged
+again from its own numbers: `judged_again`.
 """
 
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from qkv.jsontypes import JsonMapping, JsonObject
-from qkv.studies.counting import compared
-from qkv.studies.engine.design import Arm, Design, Pairs
+from qkv.studies.counting import compared, gate
+from qkv.studies.engine.design import Arm, Contrast, Design, Pairs
+from qkv.studies.engine.expectation import Expected
 from qkv.studies.question import Plain, Question
-from qkv.studies.verdict.judging import ArmFigures, Effect, Findings
+from qkv.studies.verdict.judging import ArmFigures, Effect, Findings, judged
 from qkv.studies.verdict.statistics import how_exact
-from qkv.studies.verdict.wording import condition_words, setting_words
-from qkv.words import COUNTED, amount, plural
+from qkv.studies.verdict.wording import setting_words
+from qkv.words import COUNTED, amount, many
 
 __all__ = [
-    "amount",
-    "answered",
-    "arms_words",
-    "condition",
-    "described",
+    "FORMAT",
     "effect_row",
-    "expectations",
+    "expected_words",
     "intervals",
-    "judged_by",
-    "made_for",
+    "judged_again",
     "notes",
-    "otherwise",
     "plainly",
-    "refuted_by",
-    "scale_words",
+    "row_words",
     "sentence",
-    "unjudged",
     "verdict_file",
 ]
 
-
-def described(effect: Effect) -> str:
-    """`+0.031 nats per token (95 % interval +0.012 to +0.050)`."""
-    r, unit = effect.result, effect.contrast.unit
-    if r.low is None:
-        return f"{amount(r.effect, unit=unit)} {unit} (no interval from {r.n} {plural(r.n, 'replicate')})"
-    mean, low, high = (amount(value, unit=unit) for value in (r.effect, r.low, r.high))
-    return f"{mean} {unit} (95 % interval {low} to {high})"
-
-
-def scale_words(findings: Findings) -> str:
-    """What the claim holds for, and of how many replicates."""
-    return f"{setting_words(findings.design)}; {_replicates(findings)}"
-
-
-def condition(question: Question, findings: Findings) -> str:
-    """What the short answer was measured at, all effects that it tells, and where it is known not to hold."""
-    asked = {findings.primary.contrast.name, *question.also}
-    told = {effect.contrast.name for effect in findings.effects if effect.result.n} & asked
-    read = [contrast for contrast in findings.design.contrasts if contrast.name in told]
-    words = condition_words(findings.design, read or [findings.design.primary])
-    return f"{words}; {_replicates(findings)}. {question.elsewhere or _ELSEWHERE}"
-
-
-_ELSEWHERE = "It may not hold for other recipes, sizes, lengths of training or texts."
+FORMAT = 2
+"""Of a verdict's file."""
+_ELSEWHERE = "It may not hold for other recipes, sizes, training lengths or texts."
 """Of an answer that no run outside the study is known to contradict."""
 
 
-def _replicates(findings: Findings) -> str:
-    """How many there are of how many were meant."""
-    primary, meant = findings.primary, findings.design.replicates
-    if primary.contrast.tries > 1:
-        return f"{primary.result.n:,} of {meant * primary.contrast.tries:,} independent little studies"
-    return f"{primary.result.n} of {meant} paired replicates"
+# the file
 
 
-def sentence(question: Question, findings: Findings) -> str:
-    """The answer, its verdict, what it holds for, and how weak it is."""
-    primary = findings.primary
-    result, margin, unit = primary.result, primary.contrast.margin, primary.contrast.unit
-    if result.n == 0 and primary.diverged:
-        return (
-            f"Nothing can be said: in every replicate of {question.name} that was completed a training diverged"
-            f" ({primary.diverged} of {findings.design.replicates}), and there is no such measure then."
-        )
-    if result.n == 0:
-        return f"Nothing can be said yet: no replicate of {question.name} was completed in the time."
-    words = [f"{question.claim(findings)}{'' if result.effect is None else f': {described(primary)}'}."]
-    words.append(f"Verdict: {result.verdict} (margin {amount(margin, signed=False, unit=unit)} {unit}).")
-    words.append(f"{scale_words(findings)}.")
-    if result.verdict == "unresolved":
-        words.append(_unresolved(findings))
-    if findings.design.quick:
-        seen = (
-            ""
-            if result.detectable is None
-            else f": a true effect of {amount(result.detectable, False, unit)} it would find four times in five"
-        )
-        words.append(f"A quick run is weak{seen}; drop --quick for the full one.")
-    return " ".join(words)
+def verdict_file(
+    question: Question,
+    findings: Findings,
+    run: str,
+    full: str = "",
+    counted: str = "",
+    baselines: Sequence[JsonMapping] = (),
+) -> JsonObject:
+    """What `verdict.json` holds and `qkv study --json` prints; no clock in it.
 
-
-def plainly(question: Question, findings: Findings) -> str:
-    """The answer for a newcomer, of the main effect alone, and of others where more than one thing is asked.
-
-    Empty where no replicate says anything of the first.
+    full: what a full run said; counted: what was counted on the text; baselines: by `qkv.studies.counting`.
     """
-    first = findings.primary
-    if first.result.n == 0 and first.result.verdict != "left out":
-        return ""
-    effects = [effect for name in question.also for effect in findings.effects if effect.contrast.name == name]
-    words = [_said(question.plain, first), *(_said(question.also[each.contrast.name], each) for each in effects)]
-    return " ".join(filter(None, words))
+    design = findings.design
+    words = arms_words([figures.arm for figures in findings.arms])
+    arms = [_arm_row(figures, words[figures.arm.name]) for figures in findings.arms]
+    asked = {design.primary.name, *question.also}
+    read = [e.contrast for e in findings.effects if e.result.n and e.contrast.name in asked]
+    made = {
+        "format": FORMAT,
+        "study": question.name,
+        "baseline": compared(design, baselines, {arm["name"]: arm["loss"] for arm in arms}),
+        "baselines": list(baselines),
+        "run": run,
+        "quick": design.quick,
+        "full_answer": full,
+        "arms": arms,
+        "earlier_margins": list(findings.margins),
+        "taken_over": list(findings.taken_over),
+        "counted": counted,
+        "not_reached": list(findings.not_reached),
+        "trainings": findings.trainings,
+        "earlier_designs": list(findings.earlier),
+        "setting": setting_words(design, read or [design.primary]),
+        "replicates": design.replicates,
+        **_of_design(design),
+    }
+    return made | _follows(question, findings.effects, made)
 
 
-def otherwise(effects: Sequence[Effect]) -> list[str]:
-    """Effects that came out otherwise than was expected before the first training, their size, and what was expected.
-
-    Only what the run settles: an expectation that it leaves open is not met and not refuted.
-    """
-    return [
-        f"{effect.contrast.name} is {amount(effect.result.effect, unit=effect.contrast.unit)} {effect.contrast.unit},"
-        f" {effect.told.verdict} (expected: {effect.contrast.expected})"
-        for effect in effects
-        if _is_refuted(effect)
-    ]
+def judged_again(question: Question, kept: JsonMapping) -> JsonObject:
+    """A file with everything that follows from its values by the rule of today, in the words of today."""
+    rows = kept["contrasts"]
+    effects = judged([(contrast_of(row), dict(zip(row["replicates"], row["values"], strict=True))) for row in rows])
+    lost = [dataclasses.replace(e, diverged=row["diverged"]) for e, row in zip(effects, rows, strict=True)]
+    return {**kept, **_follows(question, lost, kept)}
 
 
-_JUDGED = ("not below 0", "above 0", "below 0", "near 0", "0")
-"""How an expectation begins that `otherwise` can judge; any other is told as not judged."""
+def contrast_of(row: JsonMapping) -> Contrast:
+    """The contrast of a row of a file."""
+    fields = {name: row[name] for name in ("name", "what", "margin", "unit", "nominal", "tries", "constant")}
+    terms = tuple((weight, arm, quantity) for weight, arm, quantity in row["terms"])
+    expected = Expected.read(row["expected"], row["name"]) if row["expected"] else None
+    return Contrast(**fields, terms=terms, expected=expected, beside=tuple(row["needs"]))
 
 
-def unjudged(rows: Sequence[JsonMapping]) -> list[str]:
-    """Effects whose expectation was stated before the first training and is judged by no rule, with what was found.
-
-    rows: effects of a file.
-    """
-    stated = [row for row in rows if row["expected"] and not row["expected"].removeprefix("far ").startswith(_JUDGED)]
-    sizes = [
-        "not measured" if row["effect"] is None else f"{amount(row['effect'], unit=row['unit'])} {row['unit']}"
-        for row in stated
-    ]
-    return [f"{row['name']} is {size} (expected: {row['expected']})" for row, size in zip(stated, sizes, strict=True)]
-
-
-def _is_refuted(effect: Effect) -> bool:
-    words, verdict = effect.contrast.expected.removeprefix("far "), effect.told.verdict
-    sign = math.copysign(1.0, effect.result.effect or 0.0)
-    if words.startswith("not below 0"):
-        return verdict.startswith("differs") and sign < 0
-    if words.startswith(("above 0", "below 0")):
-        meant = 1.0 if words.startswith("above") else -1.0
-        return verdict == "equivalent" or (verdict.startswith("differs") and sign != meant)
-    return words.startswith(("near 0", "0")) and verdict == "differs"
-
-
-def refuted_by(effect: Effect) -> str:
-    """What would show the answer itself to be wrong, whatever had been expected; empty where there is none."""
-    result, unit = effect.told, effect.contrast.unit
-    margin = f"{amount(effect.contrast.margin, signed=False, unit=unit)} {unit}"
-    beyond = {
-        "differs": "to 0 or beyond it",
-        "differs but trivially": f"to 0, or beyond {margin}",
-        "equivalent": f"beyond {margin}, to either side",
-    }.get(result.verdict)
-    if beyond is None or result.effect is None:
-        return ""
-    mean = amount(result.effect, unit=unit)
-    return f"More replicates of the same design that bring the effect, {mean} {unit} here, {beyond}."
-
-
-def _said(plain: Plain, effect: Effect) -> str:
-    """The sentence of one effect's verdict."""
-    result = effect.told
-    if result.n == 0 or result.verdict in ("unresolved", "left out"):
-        words = plain.unresolved
-    elif result.verdict == "equivalent":
-        words = plain.equivalent
-    elif result.verdict == "differs but trivially":
-        words = plain.slightly
-    else:
-        words = plain.above if (result.effect or 0.0) > 0 else plain.below
-    size = abs(result.effect or 0.0)
-    unit = effect.contrast.unit
-    told = f"{size:.1f}" if size >= 10 and unit not in COUNTED else amount(size, False, unit)
-    return words.format(effect=told, interval=_interval(effect))
-
-
-def _interval(effect: Effect) -> str:
-    """`95% interval 0.012 to 0.050`, of the size of an effect that differs from 0; with signs, of any other."""
-    result, unit = effect.told, effect.contrast.unit
-    if result.low is None or result.high is None:
-        return "no interval from so few replicates"
-    ends = sorted(map(abs, (result.low, result.high))) if result.low * result.high > 0 else (result.low, result.high)
-    return f"95% interval {' to '.join(amount(end, result.low * result.high <= 0, unit) for end in ends)}"
-
-
-def _unresolved(findings: Findings) -> str:
-    result = findings.primary.result
-    if result.needed is None:
-        return "It cannot be resolved from so few replicates."
-    if result.needed <= result.n:
-        return "The effect is too close to the margin to call; more replicates would tell."
-    return (
-        f"To find an effect as large as the margin four times in five it would take {result.needed} replicates of this"
-        f" spread (--seeds {result.needed})."
-    )
-
-
-def intervals(effect: Effect) -> str:
-    """Of which kind the interval of an effect is."""
-    return how_exact(effect.result.n) if effect.contrast.nominal is None else "exact, of a rate"
+def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -> JsonObject:
+    """What follows from the effects, of what was run."""
+    first, unit = effects[0], effects[0].contrast.unit
+    r, rows = first.result, [effect_row(effect) for effect in effects]
+    guessing = _worse_than_guessing(effects, made)
+    of = f"{made['setting']}; {_replicates(first, made['replicates'])}."
+    return {
+        "asks": question.asks,
+        "verdict": r.verdict,
+        "sentence": sentence(first, question.name, of, made),
+        "plain": " ".join(filter(None, [gate(made["baseline"]), plainly(question, effects, guessing)])),
+        "condition": f"{of} {question.elsewhere or _ELSEWHERE}",
+        "effect": r.effect,
+        "low": r.low,
+        "high": r.high,
+        "unit": unit,
+        "margin": first.contrast.margin,
+        "seeds": r.n,
+        "p": r.p,
+        "intervals": intervals(first),
+        "contrasts": rows,
+        "expected": rows[0]["expected"],
+        "otherwise": [row["name"] for row in rows if row["outcome"] == "failed"],
+        "notes": [
+            *_of_the_whole(made, unit),
+            *notes(effects, made["arms"]),
+            *([f"Worse than uniform guessing: {'; '.join(guessing)}"] if guessing else []),
+        ],
+        "falsified_by": question.falsified_by,
+        "refuted_by": _refuted_by(first),
+        "literature": question.literature,
+        "accounts": None if question.accounts is None else dataclasses.asdict(question.accounts),
+    }
 
 
 def effect_row(effect: Effect) -> JsonObject:
     """One contrast in a file of a verdict."""
-    r = effect.result
+    contrast, r = effect.contrast, effect.result
     return {
-        "name": effect.contrast.name,
-        "what": effect.contrast.what,
-        "unit": effect.contrast.unit,
-        "margin": effect.contrast.margin,
-        "expected": effect.contrast.expected,
+        "name": contrast.name,
+        "what": contrast.what,
+        "terms": [list(term) for term in contrast.terms],
+        "unit": contrast.unit,
+        "margin": contrast.margin,
+        "nominal": contrast.nominal,
+        "tries": contrast.tries,
+        "constant": contrast.constant,
+        "needs": list(contrast.gates),
+        "expected": contrast.expected.to_json() if contrast.expected else None,
+        "outcome": effect.outcome or None,
         "verdict": effect.verdict,
         "effect": r.effect,
         "low": r.low,
@@ -234,77 +158,9 @@ def effect_row(effect: Effect) -> JsonObject:
         "detectable": r.detectable,
         "needed": r.needed,
         "values": list(effect.values),
-    } | _more(effect)
-
-
-def _more(effect: Effect) -> JsonObject:
-    """What few contrasts have: one that they need, and replicates that are missing or diverged."""
-    whole = effect.replicates == tuple(range(1, len(effect.values) + 1))
-    more = {
-        "needs": effect.contrast.needs,
-        "beside": list(effect.contrast.beside),
-        "replicates": [] if whole else list(effect.replicates),
+        "replicates": list(effect.replicates),
         "diverged": effect.diverged,
     }
-    return {name: value for name, value in more.items() if value}
-
-
-def judged_by(margins: Sequence[float], unit: str) -> str:
-    """That the same trainings had other margins, empty where they had none."""
-    told = " and ".join(amount(margin, signed=False, unit=unit) for margin in margins)
-    return f"The same trainings were judged before, by a margin of {told}" if margins else ""
-
-
-def made_for(taken_over: Sequence[str]) -> str:
-    """That some of the trainings were made for other designs; empty where none were."""
-    if not taken_over:
-        return ""
-    return (
-        "Trainings that were made for other designs of this question on this text, with other effects or arms, count"
-        f" here too: {', '.join(taken_over)}"
-    )
-
-
-def notes(effects: Sequence[Effect], reads: Mapping[str, Sequence[str]], arms: Sequence[JsonMapping]) -> list[str]:
-    """What has to be known beside a table: rates at the edge of what is tried, and measures that are missing.
-
-    reads: contrast -> the arms it reads; arms: rows of a file.
-    """
-    found = []
-    for arm in arms:
-        names = [effect.contrast.name for effect in effects if arm["name"] in reads.get(effect.contrast.name, ())]
-        if arm["at_edge"] and names:
-            found.append(
-                f"In {arm['at_edge']} of {len(arm['losses'])} replicates the best learning rate of {arm['name']} had no"
-                f" worse one on one side, so a better one may lie beyond what was tried; it bears on {'; '.join(names)}"
-            )
-    for effect in effects:
-        if effect.diverged:
-            which = "a replicate" if effect.diverged == 1 else f"{effect.diverged} replicates"
-            found.append(f"{effect.contrast.name} lacks {which} that diverged: there is no such measure then")
-    return found
-
-
-def arms_words(arms: Sequence[Arm]) -> dict[str, str]:
-    """Name -> what an arm does, and where its layout is not the textbook's; where two would read alike, their sizes and
-    texts too.
-    """
-    told = {arm.name: "; ".join(filter(None, (arm.what, _settings(arm.layout)))) for arm in arms}
-    often = Counter(told.values())
-    return {
-        arm.name: "; ".join(filter(None, (told[arm.name], _settings(arm.sizes), _on(arm.text))))
-        if often[told[arm.name]] > 1
-        else told[arm.name]
-        for arm in arms
-    }
-
-
-def _on(text: str) -> str:
-    return "" if text == "text" else f"on {text!r}"
-
-
-def _settings(pairs: Pairs) -> str:
-    return ", ".join(f"{name} {value}" for name, value in pairs)
 
 
 def _arm_row(figures: ArmFigures, what: str) -> JsonObject:
@@ -331,80 +187,6 @@ def _arm_row(figures: ArmFigures, what: str) -> JsonObject:
     }
 
 
-def answered(question: Question, findings: Findings, effects: Sequence[Effect]) -> JsonObject:
-    """What a file says first. `effects` are those that were measured, where the findings have others too."""
-    measured = dataclasses.replace(findings, effects=tuple(effects))
-    return {
-        "verdict": findings.primary.result.verdict,
-        "sentence": sentence(question, findings),
-        "plain": plainly(question, measured),
-        "condition": condition(question, measured),
-    }
-
-
-def expectations(question: Question, effects: Sequence[Effect]) -> JsonObject:
-    """What was expected before the first training, what came out otherwise, and what would show it to be wrong."""
-    return {
-        "falsified_by": question.falsified_by,
-        "accounts": None if question.accounts is None else dataclasses.asdict(question.accounts),
-        "otherwise": otherwise(effects),
-        "unjudged": unjudged([effect_row(effect) for effect in effects]),
-        "refuted_by": refuted_by(effects[0]),
-        "literature": question.literature,
-    }
-
-
-def verdict_file(
-    question: Question,
-    findings: Findings,
-    run: str,
-    full: str = "",
-    counted: str = "",
-    baselines: Sequence[JsonMapping] = (),
-) -> JsonObject:
-    """What `verdict.json` holds and `qkv study --json` prints; no clock in it.
-
-    full: what a full run said; counted: what was counted on the text; baselines: by `qkv.studies.counting`.
-    """
-    primary, design = findings.primary, findings.design
-    r = primary.result
-    words = arms_words([figures.arm for figures in findings.arms])
-    arms = [_arm_row(figures, words[figures.arm.name]) for figures in findings.arms]
-    return {
-        "study": question.name,
-        "asks": question.asks,
-        **answered(question, findings, findings.effects),
-        "baseline": compared(design, baselines, {arm["name"]: arm["loss"] for arm in arms}),
-        "baselines": list(baselines),
-        "effect": r.effect,
-        "low": r.low,
-        "high": r.high,
-        "unit": primary.contrast.unit,
-        "margin": primary.contrast.margin,
-        "seeds": r.n,
-        "p": r.p,
-        "run": run,
-        "quick": design.quick,
-        "full_answer": full,
-        "contrasts": [effect_row(effect) for effect in findings.effects],
-        "arms": arms,
-        "notes": [
-            *filter(None, [counted, judged_by(findings.margins, primary.contrast.unit), made_for(findings.taken_over)]),
-            *notes(findings.effects, {contrast.name: contrast.arms for contrast in design.contrasts}, arms),
-        ],
-        "earlier_margins": list(findings.margins),
-        "taken_over": list(findings.taken_over),
-        "counted": counted,
-        "not_reached": list(findings.not_reached),
-        "trainings": findings.trainings,
-        "intervals": intervals(primary),
-        "earlier_designs": list(findings.earlier),
-        **expectations(question, findings.effects),
-        "scale": scale_words(findings),
-        **_of_design(design),
-    }
-
-
 def _of_design(design: Design) -> JsonObject:
     """What was run, on what."""
     return {
@@ -417,3 +199,219 @@ def _of_design(design: Design) -> JsonObject:
         | ({"images": list(design.images)} if design.images else {})
         | ({"vectors": design.vectors} if design.vectors else {}),
     }
+
+
+# sentences
+
+
+def sentence(first: Effect, study: str, of: str, made: JsonMapping) -> str:
+    """The main effect, its verdict, what it holds for, and how weak it is. made: `quick` and `replicates`."""
+    result, unit = first.result, first.contrast.unit
+    if result.n == 0 and first.diverged:
+        return (
+            f"No result: in all {first.diverged} completed replicates (of {made['replicates']}) of {study} a training"
+            " diverged, and a diverged training has no such measure."
+        )
+    if result.n == 0:
+        return f"No result yet: no replicate of {study} was completed in the time."
+    words = [f"{row_words(effect_row(first))}.", of]
+    if result.verdict == "unresolved":
+        words.append(_unresolved(first))
+    if made["quick"]:
+        seen = f": it detects a true effect of {amount(result.detectable, False, unit)} four times in five"
+        words.append(f"A quick run is weak{seen * (result.detectable is not None)}; drop --quick for the full one.")
+    return " ".join(words)
+
+
+def row_words(row: JsonMapping) -> str:
+    """One effect of a file: what it is, its size and interval, and its verdict."""
+    unit, verdict = row["unit"], row["verdict"]
+    effect, low, high = (amount(row[name], unit=unit) for name in ("effect", "low", "high"))
+    margin = f"{row['margin']:g}"
+    n = many(row["n"], "replicate" if row["tries"] == 1 else "try", "tries" if row["tries"] > 1 else "")
+    interval = f"no interval, {n}" if row["low"] is None else f"95% interval {low} to {high}, {n}"
+    said = f"{effect} {unit} ({interval})"
+    if verdict == "left out":
+        said = f"not judged, because this needs *{', '.join(row['needs'])}* to come out above 0"
+    elif verdict == "constant":
+        said = f"{effect} {unit}, a constant"
+    elif not row["n"]:
+        said = "not measured"
+    elif verdict == "unresolved":
+        said = f"inconclusive ({effect} {unit}, {interval})"
+    elif verdict == "equivalent":
+        said = f"no meaningful difference (within ±{margin}; {effect} {unit}, {interval})"
+    elif verdict.startswith("differs but trivially"):
+        said = f"{said}, smaller than the margin of {margin}"
+    corrected = "; not significant after correction for the other effects" * verdict.endswith(")")
+    return f"{row['what'][0].upper()}{row['what'][1:]}: {said}{corrected}"
+
+
+def expected_words(expected: JsonMapping | None) -> str:
+    """`above 0`, `within 5 of 0`, `less than *that effect*`; empty for None."""
+    if not expected:
+        return ""
+    if "near" in expected:
+        return f"within {expected['within']:g} of {expected['near']:g}"
+    ((name, value),) = expected.items()
+    return f"{name} {value:g}" if name in ("above", "below") else f"{name.replace('_', ' ')} *{value}*"
+
+
+def plainly(question: Question, effects: Sequence[Effect], guessing: Collection[str] = ()) -> str:
+    """The answer for a newcomer: of the main effect, and of others where more than one thing is asked.
+
+    Empty where no replicate says anything of the first. guessing: effects that leave a model worse than guessing.
+    """
+    first = effects[0]
+    words = [_said(question.plain, first)]
+    for name, plain in {first.contrast.name: None, **question.also}.items() if words[0] else ():
+        words += [_said(plain, effect) for effect in effects if plain and effect.contrast.name == name]
+        words += ["This is worse than uniform guessing."] if name in guessing else []
+    return " ".join(filter(None, words))
+
+
+_DAMAGE = ("reset ", "exchanged", "symmetric part", "antisymmetric part", "pruned", "order")
+"""How quantities begin that are an increase in loss of a finished model that was changed."""
+
+
+def _worse_than_guessing(effects: Sequence[Effect], made: JsonMapping) -> list[str]:
+    """Effects of a change of a finished model after which its loss is above that of uniform guessing."""
+    uniform = {row["text"]: row["uniform"] for row in made["baselines"] if row["task"] == "causal"}
+    loss = {arm["name"]: (arm["loss"], uniform.get(arm["text"])) for arm in made["arms"] if arm["task"] == "causal"}
+    found = []
+    for effect in effects:
+        (_, arm, quantity), *others = effect.contrast.terms or ((0.0, "", ""),)
+        before, most = loss.get(arm, (None, None))
+        if quantity.startswith(_DAMAGE) and not others and before is not None and most is not None:
+            found += [effect.contrast.name] if before + (effect.result.effect or 0.0) > most else []
+    return found
+
+
+def _said(plain: Plain, effect: Effect) -> str:
+    """The sentence of one effect's verdict; empty where no replicate says anything."""
+    result, unit, what = effect.told, effect.contrast.unit, effect.contrast.what
+    if result.verdict == "left out":
+        return f"Not judged: {what}; the model learned too little for it."
+    if result.n == 0:
+        return ""
+    if result.verdict == "unresolved":
+        bounds = "" if result.low is None else f" ({_size(result.low, unit)} to {_size(result.high, unit)} {unit})"
+        return f"Inconclusive{bounds}: {what}."
+    size = _size(result.effect, unit).lstrip("+-")
+    if result.verdict.startswith("differs but"):
+        return f"{plain.same} The effect ({size} {unit}) is smaller than what would matter."
+    if result.verdict == "equivalent":
+        return plain.same
+    return (plain.above if (result.effect or 0.0) > 0 else plain.below).format(effect=size)
+
+
+def _size(value: float | None, unit: str) -> str:
+    """Two digits, with a sign; whole numbers of what is counted, percent of what is a share."""
+    if value is not None and _is_share(unit) and math.isfinite(value):
+        return f"{_size(100 * value, '')}%"
+    if value is None or unit in COUNTED or value == 0 or not math.isfinite(value):
+        return amount(value, unit=unit)
+    places = max(0, 1 - math.floor(math.log10(abs(value))))
+    return f"{value:+.{places + (95 <= abs(value) < 100)}f}"
+
+
+def _is_share(unit: str) -> bool:
+    return unit.startswith("of ") and not unit.endswith("norm")
+
+
+def _replicates(first: Effect, planned: int) -> str:
+    """How many there are of how many were planned."""
+    tries = first.contrast.tries
+    return f"{first.result.n:,} of {planned * tries:,} {'paired replicates' if tries == 1 else 'small studies'}"
+
+
+def _unresolved(first: Effect) -> str:
+    r = first.result
+    if r.needed is None:
+        return "So few replicates cannot resolve it."
+    if r.needed <= r.n:
+        return "The effect is too close to the margin to call; more replicates would help."
+    return (
+        f"To detect an effect as large as the margin four times in five takes {r.needed} replicates of this spread"
+        f" (--seeds {r.needed})."
+    )
+
+
+def _refuted_by(effect: Effect) -> str:
+    """What would show the answer itself to be wrong, whatever was expected; empty where there is no answer."""
+    result, unit = effect.told, effect.contrast.unit
+    margin = f"{amount(effect.contrast.margin, signed=False, unit=unit)} {unit}"
+    beyond = {
+        "differs": "to 0 or past it",
+        "differs but trivially": f"to 0, or beyond {margin}",
+        "equivalent": f"beyond ±{margin}",
+    }.get(result.verdict)
+    if beyond is None or result.effect is None:
+        return ""
+    return (
+        f"More replicates of the same design that move the effect, {amount(result.effect, unit=unit)} {unit}, {beyond}."
+    )
+
+
+def intervals(effect: Effect) -> str:
+    """Of which kind the interval of an effect is."""
+    return how_exact(effect.result.n) if effect.contrast.nominal is None else "exact, of a rate"
+
+
+def _of_the_whole(made: JsonMapping, unit: str) -> list[str]:
+    """What has to be known of the whole study beside its tables."""
+    margins = " and ".join(amount(margin, signed=False, unit=unit) for margin in made["earlier_margins"])
+    return [
+        *filter(None, [made["counted"]]),
+        *([f"The same trainings were judged before with a margin of {margins}"] if margins else []),
+        *(
+            [
+                "Trainings made for other designs of this question on this text, with other effects or arms, count here"
+                f" too: {', '.join(made['taken_over'])}"
+            ]
+            if made["taken_over"]
+            else []
+        ),
+    ]
+
+
+def notes(effects: Sequence[Effect], arms: Sequence[JsonMapping]) -> list[str]:
+    """What has to be known beside a table: rates at the edge of the grid, and measures that are missing.
+
+    arms: rows of a file.
+    """
+    found = []
+    for arm in arms:
+        names = [effect.contrast.name for effect in effects if arm["name"] in effect.contrast.arms]
+        if arm["at_edge"] and names:
+            found.append(
+                f"In {arm['at_edge']} of {len(arm['losses'])} replicates the best learning rate of {arm['name']} was at"
+                f" the edge of the grid, so a better one may lie outside; this affects {'; '.join(names)}"
+            )
+    for effect in effects:
+        if effect.diverged:
+            lost = many(effect.diverged, "replicate")
+            found.append(f"{effect.contrast.name} lacks {lost} that diverged: there the measure does not exist")
+    return found
+
+
+def arms_words(arms: Sequence[Arm]) -> dict[str, str]:
+    """Name -> what an arm does, and where its layout is not the textbook's; where two would read alike, their sizes and
+    texts too.
+    """
+    told = {arm.name: "; ".join(filter(None, (arm.what, _settings(arm.layout)))) for arm in arms}
+    often = Counter(told.values())
+    return {
+        arm.name: "; ".join(filter(None, (told[arm.name], _settings(arm.sizes), _on(arm.text))))
+        if often[told[arm.name]] > 1
+        else told[arm.name]
+        for arm in arms
+    }
+
+
+def _on(text: str) -> str:
+    return "" if text == "text" else f"on {text!r}"
+
+
+def _settings(pairs: Pairs) -> str:
+    return ", ".join(f"{name} {value}" for name, value in pairs)

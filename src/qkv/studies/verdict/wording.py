@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from qkv.studies.engine.assembly import layout_of, preset_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale
 
-__all__ = ["condition_words", "setting_words"]
+__all__ = ["setting_words"]
 
 _STREAMS = {
     "digits": "the handwritten digits that come with scikit-learn",
@@ -18,9 +18,9 @@ _STREAMS = {
 }
 _TASKS = {"causal": "next", "masked": "hidden"}
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
-_STARTS = {"gpt2": "N(0, 0.02)", "xavier": "Glorot's", "zero_out": "W_O, W_out and W_U at 0", "recurrent": "an LSTM's"}
+_STARTS = {"gpt2": "N(0, 0.02)", "xavier": "Glorot", "zero_out": "W_O, W_out and W_U at 0", "recurrent": "an LSTM's"}
 _PARTS: Mapping[str, Mapping[object, str]] = {
-    "mixer": {"lstm": "an LSTM in the place of attention", "mean": "a mean in the place of attention"},
+    "mixer": {"lstm": "an LSTM instead of attention", "mean": "a mean instead of attention"},
     "positions": {
         kind: f"{'no' if kind == 'none' else kind} positions" for kind in ("none", "sinusoidal", "learned", "rotary")
     },
@@ -28,7 +28,7 @@ _PARTS: Mapping[str, Mapping[object, str]] = {
     "mlp": {"none": "no MLP", "relu2": "squared ReLU", "swiglu": "SwiGLU"},
     "qk_norm": {True: "QK-norm", False: "no QK-norm"},
     "skip": {False: "no skip connections"},
-    "scale": {False: "scores not divided"},
+    "scale": {False: "undivided scores"},
     "tied": {True: "W_U tied to W_E", False: "W_U and W_E untied"},
 }
 """Field of a layout -> value -> words; a value that is not here is told as its name."""
@@ -36,20 +36,10 @@ _SILENT = ("start", "norm_eps")
 """Fields of a layout that are told elsewhere, or that nobody has to know."""
 
 
-def setting_words(design: Design) -> str:
-    """`On the text in char tokens; textbook layout of 2 layers, ..., start N(0, 0.02); AdamW, rates tuned ...`."""
-    arms = [design.arm(name) for name in design.primary.arms]
-    optimizers = dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms)
-    return (
-        f"On {_texts(design, arms)}{_tasks(arms)}; {_presets(arms)} layout{_layout(arms)}"
-        f" of {_sizes(design.scale, arms)}, start {_starts(arms)}; {' and '.join(optimizers)}" + _rates(arms)
-    )
-
-
-def condition_words(design: Design, contrasts: Iterable[Contrast]) -> str:
+def setting_words(design: Design, contrasts: Iterable[Contrast]) -> str:
     """`On the text in char tokens; textbook layout, 2 layers, ..., AdamW, 1,000 steps (1.0 million tokens)`.
 
-    Of all arms that those contrasts read, in short; what some of their layouts have otherwise is in brackets.
+    Of all arms that those contrasts read; deviations of some layouts are in brackets.
     """
     arms = [design.arm(name) for name in dict.fromkeys(name for contrast in contrasts for name in contrast.arms)]
     each = [list(_deviations(arm).values()) for arm in arms]
@@ -60,9 +50,10 @@ def condition_words(design: Design, contrasts: Iterable[Contrast]) -> str:
     sizes = [dataclasses.replace(design.scale, **dict(arm.sizes)) for arm in arms]
     tokens = sorted({each.steps * each.batch_size * each.n_ctx for each in sizes})
     optimizers = " and ".join(dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms))
+    tuned = ", learning rates tuned" * any(arm.tune != "none" for arm in arms)
     return (
         f"On {_texts(design, arms)}{_tasks(arms)}; {_presets(arms)} layout{some}, {_sizes(design.scale, arms)}"
-        f" ({_tokens(tokens)} tokens), start {_starts(arms)}; {optimizers}"
+        f" ({_tokens(tokens)} tokens), initialization {_starts(arms)}; {optimizers}{tuned}"
     )
 
 
@@ -72,21 +63,12 @@ def _tokens(counts: Sequence[int]) -> str:
     return " to ".join(f"{n / 1e6:.2g} million" if n >= 1e6 else f"{float(f'{n:.2g}'):,.0f}" for n in ends)
 
 
-def _rates(arms: Sequence[Arm]) -> str:
-    """How learning rates were found, where any was."""
-    borrowed = [tune for tune in dict.fromkeys(arm.tune for arm in arms) if tune not in ("own", "none")]
-    whose = f" of {' and '.join(map(repr, borrowed))}" if borrowed and all(arm.tune != "own" for arm in arms) else ""
-    if not borrowed and all(arm.tune == "none" for arm in arms):
-        return ""
-    return f", the learning rate{whose} tuned afresh in every replicate" + (", and taken over" if whose else "")
-
-
 def _texts(design: Design, arms: Sequence[Arm]) -> str:
     """Every text that is read, the made ones too."""
     texts = dict(design.texts)
     made, tokens = [], []
     for text in dict.fromkeys(texts[arm.text] for arm in arms):
-        if text.stream != "text":
+        if text.stream not in ("text", "labelled"):
             made.append(
                 _STREAMS.get(text.stream, f"made sentences ({text.stream})").format(images=(design.images or ("",))[0])
             )
@@ -100,25 +82,6 @@ def _tasks(arms: Sequence[Arm]) -> str:
     """Which tokens of a text are predicted, where not only the next."""
     tasks = [task for task in _TASKS if task in {arm.task for arm in arms}]
     return "" if tasks in ([], ["causal"]) else f", {' and '.join(_TASKS[task] for task in tasks)} tokens predicted"
-
-
-def _layout(arms: Sequence[Arm]) -> str:
-    """Where it is not the textbook's, in brackets; arm by arm where arms differ in more than one part."""
-    others = {arm.name: _deviations(arm) for arm in arms}
-    fields = list(dict.fromkeys(field for each in others.values() for field in each))
-    if not fields:
-        return ""
-    values = {field: list(dict.fromkeys(getattr(layout_of(arm), field) for arm in arms)) for field in fields}
-    if sum(len(found) > 1 for found in values.values()) <= 1:
-        return f" ({', '.join(_either([_part(field, value) for value in values[field]]) for field in fields)})"
-    return " (" + "; ".join(f"{name}: {', '.join(each.values()) or 'as it is'}" for name, each in others.items()) + ")"
-
-
-def _either(parts: Sequence[str]) -> str:
-    """`no or rotary positions`."""
-    *heads, last = parts
-    common = last.rpartition(" ")[1:]
-    return " or ".join([*(head.removesuffix("".join(common)) for head in heads), last])
 
 
 def _deviations(arm: Arm) -> dict[str, str]:
@@ -167,4 +130,4 @@ def _count(values: Sequence[int], what: str) -> str:
 def _starts(arms: Sequence[Arm]) -> str:
     starts = dict.fromkeys(_STARTS.get(layout_of(arm).start, layout_of(arm).start) for arm in arms)
     own = any(arm.tables or any("random(" in c or "identity" in c for c in arm.changes) for arm in arms)
-    return " and ".join(starts) + " where an arm does not say otherwise" * own
+    return " and ".join(starts) + " unless an arm says otherwise" * own

@@ -85,7 +85,7 @@ function rates(found) {
 }
 
 function armTable(arms) {
-  return tableOf("arms of the study", ["arm", "what", "kept to the bit", "loss", "best n-gram, or what else is known", "95 % interval", "sd", "n", "learning rates", "at the edge", "diverged"], arms.map((arm) => [
+  return tableOf("arms of the study", ["arm", "what", "frozen (bit-identical)", "loss", "best n-gram, or what else is known", "95 % interval", "sd", "n", "learning rates", "at the edge", "diverged"], arms.map((arm) => [
     arm.name, arm.what, arm.frozen.join(", ") || "nothing", fixed(arm.loss, 3), arm.known, arm.low === null ? DASH : `${fixed(arm.low, 3)} to ${fixed(arm.high, 3)}`, fixed(arm.sd, 3),
     whole(arm.n), rates(arm.rates), `${arm.at_edge} of ${arm.n}`, `${arm.diverged} of ${arm.trainings}`]));
 }
@@ -109,7 +109,7 @@ function times(study) {
 
 function build({ model, el, figure }) {
   const study = model.get("study");
-  add(el, [study.counting ? h("p", null, study.counting) : null, study.plain ? h("p.verdict.study-plain", null, study.plain) : null, study.condition ? h("p.small", null, study.condition) : null, study.missing ? h("p.missing", { role: "status" }, study.missing) : h(study.plain ? "p.study-verdict" : "p.verdict.study-verdict", null, study.sentence),
+  add(el, [study.plain ? h("p.verdict.study-plain", null, study.plain) : null, study.condition ? h("p.small", null, study.condition) : null, study.counting ? h("p.small", null, study.counting) : null, study.missing ? h("p.missing", { role: "status" }, study.missing) : h(study.plain ? "p.study-verdict" : "p.verdict.study-verdict", null, study.sentence),
     study.full_answer ? h("p", null, `The full run on this text said: ${study.full_answer}`) : null,
     study.runs.length ? h("p", null, times(study)) : null,
     study.effort ? h("p.small", null, `${study.effort}.`) : null,
@@ -133,7 +133,7 @@ function build({ model, el, figure }) {
     curves(figure, study.arms);
     el.append(armTable(study.arms));
   }
-  for (const [name, words] of [["What would show this answer to be wrong", study.refuted_by], ["What would show the expectation before the first training to be wrong", study.falsified_by], ["What came out otherwise than expected", study.otherwise === null ? "" : `${study.otherwise.join("; ") || "nothing that this run settles"}.`], [`Stated but not judged (${plural(study.unjudged.length, "expectation")})`, study.unjudged.length ? `${study.unjudged.join("; ")}.` : ""], ["What has been published", study.literature]]) if (words) el.append(h("h2", null, name), h("p", null, words));
+  for (const [name, words] of study.told) el.append(h("h2", null, name), h("p", null, words));
   const all = log(study);
   if (all) el.append(h("h2", null, "The log"), all);
 }

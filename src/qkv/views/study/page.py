@@ -13,8 +13,16 @@ from qkv.studies.counting import counting_words, yardstick
 from qkv.studies.engine.store import read_rows
 from qkv.views.host import Host
 from qkv.views.report.page import page_of
-from qkv.views.study.section import StudyPayload, accounts_table, as_shown, effort, number, study_section
-from qkv.words import many
+from qkv.views.study.section import (
+    StudyPayload,
+    accounts_table,
+    as_shown,
+    effort,
+    expectations,
+    expected_cell,
+    number,
+    study_section,
+)
 
 __all__ = ["answer_text", "as_shown", "effort", "expectations", "study_page", "write_study_page"]
 
@@ -37,7 +45,7 @@ def study_page(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> str:
 
 EFFECT_COLUMNS = ("effect", "mean", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected")
 ARM_COLUMNS = (
-    "arm", "what", "frozen, to the bit", "loss", "best n-gram, or what else is known", "sd", "learning rates",
+    "arm", "what", "frozen (bit-identical)", "loss", "best n-gram, or what else is known", "sd", "learning rates",
     "best rate at the edge", "diverged",
 )  # fmt: skip
 
@@ -57,7 +65,7 @@ def effect_cells(row: JsonMapping) -> tuple[str, ...]:
         str(row["n"]),
         "–" if alike else number(row["p_corrected"]),
         "–" if alike else number(row["detectable"], unit),
-        row["expected"],
+        expected_cell(row),
     )
 
 
@@ -76,52 +84,31 @@ def arm_cells(row: JsonMapping, verdict: JsonMapping) -> tuple[str, ...]:
 
 
 def answer_text(verdict: JsonMapping, picture: str = "") -> str:
-    """The answer of a verdict as Markdown: what counting knows, sentence, effects (and a `picture` of them), arms,
-    falsifier, literature."""
+    """The answer of a verdict as Markdown: counting, sentence, effects (and a `picture` of them), arms, expectations,
+    literature."""
     verdict = as_shown(verdict)
     effects = (
         (f"{row['what']}: {cells[0]}", *cells[1:]) for row in verdict["contrasts"] for cells in [effect_cells(row)]
     )
-    lines = [line for words in filter(None, [counting_words(verdict)]) for line in (words, "")]
-    lines += [f"**{verdict['sentence']}**", ""]
+    lines = [counting_words(verdict), "", f"**{verdict['sentence']}**", ""]
     columns, *rows = accounts_table(verdict) or [()]
     lines += [*_markdown(columns, rows), ""] if rows else []
     lines += [f"![Effects with their 95 % intervals]({picture})", ""] if picture else []
     lines += [*_folded("Every effect, with its interval", _markdown(EFFECT_COLUMNS, effects)), ""]
-    lines += [f"- {note}." for note in verdict.get("notes", ())]
-    lines += [""] if verdict.get("notes") else []
+    lines += [f"- {note}." for note in verdict["notes"]]
+    lines += [""] if verdict["notes"] else []
     if verdict["not_reached"]:
         lines += [f"Not reached in the time: {'; '.join(verdict['not_reached'])}.", ""]
     if verdict["arms"]:
         rows = (arm_cells(arm, verdict) for arm in verdict["arms"])
         lines += [*_folded("Every arm", _markdown(ARM_COLUMNS, rows)), ""]
-    lines += [line for told in expectations(verdict) for line in (f"{told[0]}: {told[1]}", "")]
-    lines += [f"What has been published: {verdict['literature']}", ""] if verdict["literature"] else []
+    lines += [line for heading, words in expectations(verdict) for line in (f"{heading}: {words}", "")]
     lines += [
         f"{effort(verdict)}; text {verdict['source']['name']},"
         f" sha256 {verdict['source']['sha256'][:16]}; {verdict['software']}; design {verdict['design'][:12]}.",
         "",
     ]
     return "\n".join(lines)
-
-
-def expectations(verdict: JsonMapping) -> list[tuple[str, str]]:
-    """(heading, words): what would show the answer and what was expected to be wrong, what came out otherwise, and what
-    was stated and is not judged.
-
-    Files of an older form tell the expectation only.
-    """
-    said, open_ = verdict.get("otherwise"), verdict.get("unjudged", ())
-    told = [
-        ("What would show this answer to be wrong", verdict.get("refuted_by", "")),
-        ("What would show the expectation before the first training to be wrong", verdict["falsified_by"]),
-        (
-            "What came out otherwise than expected",
-            "" if said is None else f"{'; '.join(said) or 'nothing that this run settles'}.",
-        ),
-        (f"Stated but not judged ({many(len(open_), 'expectation')})", f"{'; '.join(open_)}." if open_ else ""),
-    ]
-    return [(heading, words) for heading, words in told if words]
 
 
 def _folded(title: str, lines: Sequence[str]) -> list[str]:

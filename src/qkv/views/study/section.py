@@ -18,6 +18,7 @@ from qkv.errors import MissingExtra, RunFolderError
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import counting_words, yardstick
 from qkv.studies.engine.store import read_rows
+from qkv.studies.verdict.sentences import FORMAT, expected_words
 from qkv.studies.verdict.statistics import FEWEST_FLIPS, how_exact, t_interval
 from qkv.views.host import VERSION, Host
 from qkv.words import COUNTED, EN_DASH, amount, decimals, many, plural
@@ -32,6 +33,8 @@ __all__ = [
     "as_shown",
     "axes",
     "effort",
+    "expectations",
+    "expected_cell",
     "is_study",
     "number",
     "read_study",
@@ -51,7 +54,7 @@ class StudyEffect:
     unit: str
     margin: float
     expected: str
-    """What was written down before the first training."""
+    """What was stated before the first training, and what became of it."""
     verdict: str
     effect: float | None
     low: float | None
@@ -66,7 +69,7 @@ class StudyEffect:
     """Effects with the same number are drawn together; `axes` says which those are."""
 
 
-_EFFECT = [field.name for field in dataclasses.fields(StudyEffect) if field.name not in ("values", "axis")]
+_EFFECT = [f.name for f in dataclasses.fields(StudyEffect) if f.name not in ("values", "axis", "expected")]
 """What an effect has as its verdict has it."""
 
 
@@ -118,11 +121,11 @@ class StudySection:
     name: str
     asks: str = ""
     plain: str = ""
-    """The answer for a newcomer; empty where no replicate says anything, and in files of an older form."""
+    """The answer for a newcomer; empty where no replicate says anything."""
     condition: str = ""
-    """What the answer was measured at, and where it is known not to hold; empty in files of an older form."""
+    """What the answer was measured at, and where it is known not to hold."""
     counting: str = ""
-    """Whether the models know more than counting; empty in files of an older form."""
+    """How the trained models compare with counting."""
     sentence: str = ""
     full_answer: str = ""
     quick: bool
@@ -131,13 +134,8 @@ class StudySection:
     not_reached: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What has to be known beside the table of effects."""
-    falsified_by: str = ""
-    otherwise: tuple[str, ...] | None = None
-    """What came out otherwise than expected; None in files of an older form."""
-    unjudged: tuple[str, ...] = ()
-    """What was expected and no rule judges."""
-    refuted_by: str = ""
-    literature: str = ""
+    told: tuple[tuple[str, str], ...] = ()
+    """Headings and words below the tables: expectations, what would refute what, what was published."""
     design: str
     """Hash of the design."""
     designs: tuple[int, ...]
@@ -171,6 +169,11 @@ def is_study(folder: str | Path) -> bool:
 def read_study(folder: Path, host: Host) -> StudyPayload:
     """The payload of a study's folder. Raises RunFolderError where it is no study or was changed by hand."""
     verdict = _json(folder / "verdict.json")
+    if verdict and verdict.get("format") != FORMAT:
+        raise RunFolderError(
+            f"{folder}/verdict.json has another format than this version writes; type the same qkv study command again:"
+            " every training in the folder counts"
+        )
     rows = list(read_rows(folder))
     return StudyPayload(host=host, study=study_section(verdict, rows) if verdict else _unfinished(folder, rows))
 
@@ -182,26 +185,22 @@ def study_section(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> Stu
     return StudySection(
         name=verdict["study"],
         asks=verdict["asks"],
-        plain=verdict.get("plain", ""),
-        condition=verdict.get("condition", ""),
+        plain=verdict["plain"],
+        condition=verdict["condition"],
         counting=counting_words(verdict),
         sentence=verdict["sentence"],
-        full_answer=verdict.get("full_answer", ""),
-        quick=bool(verdict.get("quick")),
+        full_answer=verdict["full_answer"],
+        quick=verdict["quick"],
         effects=tuple(map(_effect, verdict["contrasts"], axes(verdict["contrasts"]))),
         arms=tuple(
             _arm(arm, reported[arm["name"]], of, yardstick(verdict, arm))
             for arm, of in zip(verdict["arms"], _of(verdict["arms"]), strict=True)
         ),
         not_reached=tuple(verdict["not_reached"]),
-        notes=tuple(verdict.get("notes", ())),
-        falsified_by=verdict["falsified_by"],
-        otherwise=tuple(verdict["otherwise"]) if "otherwise" in verdict else None,
-        unjudged=tuple(verdict.get("unjudged", ())),
-        refuted_by=verdict.get("refuted_by", ""),
-        literature=verdict["literature"],
+        notes=tuple(verdict["notes"]),
+        told=tuple(expectations(verdict)),
         design=verdict["design"],
-        designs=_designs(rows, (*verdict["earlier_designs"], verdict.get("seeds", 0))),
+        designs=_designs(rows, (*verdict["earlier_designs"], verdict["seeds"])),
         source=f"{verdict['source']['name']}, sha256 {verdict['source']['sha256'][:16]}",
         software=verdict["software"],
         runs=_runs(rows),
@@ -229,6 +228,33 @@ def as_shown(verdict: JsonMapping) -> JsonMapping:
     }
 
 
+def expectations(verdict: JsonMapping) -> list[tuple[str, str]]:
+    """(heading, words): what became of the expectations, what would show the answer or them to be wrong, and what was
+    published.
+    """
+    stated = [row for row in verdict["contrasts"] if row["expected"]]
+    failed = [
+        f"*{row['name']}* is {amount(row['effect'], unit=row['unit'])} {row['unit']} (expected"
+        f" {expected_words(row['expected'])})"
+        for row in stated
+        if row["outcome"] == "failed"
+    ]
+    met, is_open = (sum(row["outcome"] == outcome for row in stated) for outcome in ("met", "open"))
+    said = f"{len(failed)} failed, {met} met, {is_open} open." + (f" Failed: {'; '.join(failed)}." if failed else "")
+    told = [
+        (f"Expectations stated before training ({len(stated)})", said * bool(stated)),
+        ("What would show this answer to be wrong", verdict["refuted_by"]),
+        ("What would show the expectation to be wrong", verdict["falsified_by"]),
+        ("What has been published", verdict["literature"]),
+    ]
+    return [(heading, words) for heading, words in told if words]
+
+
+def expected_cell(row: JsonMapping) -> str:
+    """What was expected of an effect and what became of it; empty where nothing was."""
+    return f"{expected_words(row['expected'])}: {row['outcome']}" if row["expected"] else ""
+
+
 def number(value: float | None, unit: str = "") -> str:
     """Three decimals, or two digits; whole numbers of a `COUNTED` unit; a dash for what is undefined."""
     if unit in COUNTED and value is not None and math.isfinite(value):
@@ -240,7 +266,7 @@ def accounts_table(verdict: JsonMapping) -> list[tuple[str, ...]]:
     """Effects that are read side by side, each with its interval: a row of headings, then the rows; empty where there
     are none.
     """
-    told = verdict.get("accounts")
+    told = verdict["accounts"]
     effects = {row["name"]: row for row in verdict["contrasts"] if row["n"]}
     if not told:
         return []
@@ -258,14 +284,14 @@ def _with_bounds(row: JsonMapping | None) -> str:
 
 
 def effort(verdict: JsonMapping) -> str:
-    """Trainings made and planned, the budget, and what the intervals are; files of an older form lack some of it."""
+    """Trainings made and planned, the budget, and what the intervals are."""
     made = f"{many(verdict['trainings'], 'training')}"
     if "budget_minutes" in verdict:
         minutes = verdict["budget_minutes"]
         budget = f"budget of the last call {minutes:g} {plural(minutes, 'minute')}"
         made += f" (about {verdict['planned_trainings']:,} planned; {budget})"
-    rule = verdict.get("intervals", how_exact(2))
-    few = rule == how_exact(FEWEST_FLIPS) and any(1 < row.get("n", 0) < FEWEST_FLIPS for row in verdict["contrasts"])
+    rule = verdict["intervals"]
+    few = rule == how_exact(FEWEST_FLIPS) and any(1 < row["n"] < FEWEST_FLIPS for row in verdict["contrasts"])
     other = f"; of fewer than {FEWEST_FLIPS} replicates {how_exact(2)}" if few else ""
     return f"{made}; intervals: {rule}{other}"
 
@@ -295,19 +321,13 @@ def _size(row: JsonMapping) -> float:
 
 
 def values_of(row: JsonMapping) -> tuple[float, ...]:
-    """What a contrast came to in each replicate; a rate less the one that was promised, as its effect is.
-
-    A rate has no spread of its own.
-    """
-    values = tuple(row["values"])
-    if row.get("sd", 0) is not None or row["effect"] is None or not values:
-        return values
-    promised = statistics.fmean(values) - row["effect"]
-    return tuple(value - promised for value in values)
+    """What a contrast came to in each replicate; a rate minus the one that was promised, as its effect is."""
+    return tuple(value - (row["nominal"] or 0.0) for value in row["values"])
 
 
 def _effect(row: JsonMapping, axis: int) -> StudyEffect:
-    return StudyEffect(**{name: row[name] for name in _EFFECT}, values=values_of(row), axis=axis)
+    told = {name: row[name] for name in _EFFECT}
+    return StudyEffect(**told, expected=expected_cell(row), values=values_of(row), axis=axis)
 
 
 def _of(arms: Sequence[JsonMapping]) -> list[str]:
