@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 STUDY = """
 question = "Does width help?"
 source = "words.txt"
-budget = { minutes = 30 }
+budget = { minutes = 600 }
 steps = 20
 seeds = 6
 tokenizer = "char"
@@ -165,8 +165,9 @@ def test_a_planted_difference_is_found_and_said(write, capsys, monkeypatch, tmp_
         + '[[effects]]\nname = "extra drift"\nof = "drift W_E"\nbetween = ["narrow", "wide"]\nmargin = 0.1\n'
     )
     status, out, err = typed(capsys, "study", path, "--json")
+    assert status == 0, err
     verdict = json.loads(out)
-    assert status == 0 and verdict["verdict"] == "differs" and verdict["low"] > 0.02
+    assert verdict["verdict"] == "differs" and verdict["low"] > 0.02
     assert verdict["asks"] == "Does width help?" and verdict["study"] == "mine"
     size, low, high = (f"{verdict[name]:.3f}" for name in ("effect", "low", "high"))
     first = "A narrow model costs "
@@ -345,13 +346,13 @@ BAD = [
     (changed('"words.txt"', '"nowhere.txt"'), "nowhere.txt"),
     (changed("question =", "qestion ="), "unknown key 'qestion'; did you mean 'question'"),
     (changed("question = ", "question = 3 #"), "question is 3; expected text"),
-    (changed("30 }", '"long" }'), "budget.minutes is 'long'; expected a number"),
-    (changed("30 }", "-1 }"), "minutes is -1; expected a number above 0"),
-    (changed("30 }", "nan }"), "minutes is nan"),
-    (changed("minutes = 30", "hours = 1"), "unknown key 'budget.hours'"),
-    (changed("budget = { minutes = 30 }", ""), "budget is missing; write budget = { minutes = 60 }"),
-    (changed("budget = { minutes = 30 }", "budget = 30"), "budget is 30; expected a table"),
-    (changed("30 }", "0.0001 }"), "minutes are too few: 6 replicates of 20 steps"),
+    (changed("600 }", '"long" }'), "budget.minutes is 'long'; expected a number"),
+    (changed("600 }", "-1 }"), "minutes is -1; expected a number above 0"),
+    (changed("600 }", "nan }"), "minutes is nan"),
+    (changed("minutes = 600", "hours = 1"), "unknown key 'budget.hours'"),
+    (changed("budget = { minutes = 600 }", ""), "budget is missing; write budget = { minutes = 60 }"),
+    (changed("budget = { minutes = 600 }", "budget = 30"), "budget is 30; expected a table"),
+    (changed("600 }", "0.0001 }"), "minutes are too few: 6 replicates of 20 steps"),
     (changed("steps = 20", "steps = 0"), "steps is 0"),
     (changed("steps = 20", "steps = 2.5"), "steps is 2.5; expected a whole number"),
     (changed("steps = 20", "steps = true"), "steps is True; expected a whole number"),
