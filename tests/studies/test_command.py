@@ -50,8 +50,8 @@ def test_a_study_prints_its_sentence_or_one_json_object(capsys, monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     status, out, err = typed(capsys, "study", "tiny", small_text, "--quick", "--seeds", "2", "--json")
     verdict = json.loads(out)
-    wanted = "study verdict sentence effect low high unit margin seeds p run condition baseline otherwise".split()
-    assert status == 0 and [name for name in wanted if name not in verdict] == []
+    wanted = "study verdict sentence effect low high unit margin seeds p run condition baseline expected otherwise"
+    assert status == 0 and [name for name in wanted.split() if name not in verdict] == []
     assert (Path(verdict["run"]) / "page.html").read_text().startswith("<!doctype html>")
     assert "2 arms x 2 replicates" in err
     counted = verdict["baseline"]
@@ -62,8 +62,11 @@ def test_a_study_prints_its_sentence_or_one_json_object(capsys, monkeypatch, tmp
     place.mkdir()
     (place / "verdict.json").write_text(json.dumps(full))
     status, out, _ = typed(capsys, "study", "tiny", small_text, "--quick", "--seeds", "2")
+
     lines = out.splitlines()
-    assert lines[0].startswith("The model") and f"against {counted['ngram']:.2f} for the best n-gram" in lines[0]
+    beaten = counted["trained"] >= counted["ngram"]
+    assert lines[0].startswith("These models know less than counting (") == beaten and lines[0] == verdict["plain"]
+    assert beaten and f"against {counted['ngram']:.2f} for the best n-gram" in lines[0]
     assert verdict["condition"] in lines and "1 layer, d_model 8, 1 head, context 8, 8 steps of 4 windows" in out
     assert status == 0 and verdict["sentence"] in out and "The full run on this text said: It is so." in out
     assert "Every one of" in out and "frozen - trained" in out

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from qkv.data.baseline.ngrams import ngram_losses
-from qkv.studies.counting import baselines_of, compared, counting_words, yardstick
+from qkv.studies.counting import baselines_of, compared, counting_words, gate, yardstick
 from qkv.studies.engine.design import Design
 from qkv.studies.question import Ask
 from qkv.studies.questions import find, questions
 from qkv.studies.synthetic.streams import corpus
-from qkv.studies.verdict.kept import judged_anew, named
-from qkv.studies.verdict.sentences import unjudged
-from qkv.views.study.page import answer_text
+from qkv.studies.verdict.outcome import OUTCOMES
+from qkv.studies.verdict.sentences import judged_again
+from qkv.views.study.page import answer_text, as_shown
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 RESULTS = {path.stem: json.loads(path.read_text("utf-8")) for path in (DOCS / "answers" / "results").glob("*.json")}
@@ -24,12 +24,15 @@ RESULTS = {path.stem: json.loads(path.read_text("utf-8")) for path in (DOCS / "a
 
 def design_of(name: str) -> Design:
     kept = RESULTS[name]
-    seeds = len(kept["contrasts"][0]["values"])
-    return find(kept["study"]).design(named(kept["source"], quick=kept["quick"], seeds=seeds))
+    source = kept["source"]
+    more = {key: source[key] for key in ("labelled", "vectors") if key in source}
+    more |= {"images": tuple(source["images"])} if "images" in source else {}
+    named = (source["name"], source["sha256"])
+    return find(kept["study"]).design(Ask(named=named, quick=kept["quick"], seeds=kept["replicates"], **more))
 
 
 def anew(name: str) -> dict:
-    return judged_anew(find(RESULTS[name]["study"]), RESULTS[name])
+    return judged_again(find(RESULTS[name]["study"]), RESULTS[name])
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,8 @@ def test_every_kept_run_says_what_counting_knows_first_and_beside_each_arm(name)
     page = (DOCS / "answers" / f"{verdict['study']}.md").read_text("utf-8")
     first = anew(name.replace("-quick", "-full") if name.replace("-quick", "-full") in RESULTS else name)
     if name == f"{verdict['study']}-full":
-        assert page.splitlines()[3] == counting_words(first)
+        assert page.splitlines()[3] == f"**{first['plain']}**" and counting_words(first) in page
+        assert first["plain"].startswith("These models know less than counting (") == bool(gate(first["baseline"]))
     known = {(row["task"], row["text"]): row for row in verdict["baselines"]}
     for arm in (arm for arm in verdict["arms"] if arm["trainings"]):
         row = known[arm["task"], arm["text"]]
@@ -72,6 +76,7 @@ def test_every_kept_run_says_what_counting_knows_first_and_beside_each_arm(name)
         (arm,) = [arm for arm in verdict["arms"] if arm["name"] == found["arm"]]
         assert found["trained"] == arm["loss"] and found["ngram"] == known["causal", arm["text"]]["nats"]
         assert (f"{found['trained']:.2f} nats per token" in words) and f"{found['ngram']:.2f} for the best" in words
+        assert bool(gate(found)) == (found["trained"] >= found["ngram"])
 
 
 def test_the_arm_beside_counting_is_trained_on_real_next_tokens_of_the_main_text():
@@ -110,18 +115,32 @@ class TINY:
 @pytest.mark.parametrize(
     ("better", "of", "words"),
     [
-        (0, 1, "The model of this study knows less than counting: 2.00 nats per token (a) against 1.50 for the best"),
-        (0, 3, "The models of this study know less than counting: 2.00"),
-        (3, 3, "The models of this study know more than counting: 2.00"),
-        (1, 3, "Of the 3 models of this study 1 knows more than counting and 2 less: 2.00"),
+        (
+            0,
+            1,
+            "The trained model does not beat the best n-gram. On the same 1,000 tokens: 2.00 nats per token",
+        ),
+        (1, 1, "The trained model beats the best n-gram."),
+        (0, 3, "None of 3 trained models beats the best n-gram."),
+        (1, 3, "1 of 3 trained models beats the best n-gram."),
+        (3, 3, "3 of 3 trained models beat the best n-gram."),
     ],
 )
-def test_the_first_line_says_which_is_better(better, of, words):
+def test_models_are_compared_with_counting_in_words(better, of, words):
     found = {"ngram": 1.5, "trained": 2.0, "arm": "a", "order": 3, "tokens": 1000, "better": better, "of": of}
     assert counting_words({"baseline": found}).startswith(words)
-    assert "on the same 1,000 tokens" in counting_words({"baseline": found})
-    assert counting_words({}) == ""  # a file of an older form
-    assert "No n-gram applies" in counting_words({"baseline": {"ngram": None, "trained": None}})
+    assert "No counting baseline applies" in counting_words({"baseline": {"ngram": None, "trained": None}})
+
+
+def test_an_answer_begins_with_what_its_models_do_not_know():
+    found = {"ngram": 1.48, "trained": 1.97, "arm": "a", "order": 3, "tokens": 1000, "better": 0, "of": 1}
+    assert gate(found) == (
+        "These models know less than counting (1.97 nats per token against 1.48 for the best n-gram), so this answer is"
+        " about models that have not yet learned the text."
+    )
+    assert "2.0001 nats per token against 2.0000" in gate(found | {"trained": 2.0001, "ngram": 2.0})
+    passed = [found | {"trained": 1.2}, {"ngram": None, "trained": None}, {"ngram": 1.5, "trained": None}]
+    assert [gate(each) for each in passed] == ["", "", ""]
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -135,7 +154,7 @@ def test_every_short_answer_states_recipe_size_steps_text_and_replicates(name):
         assert f"d_model {size.d_model}" in words or "d_model " in words
     assert " steps" in words and "AdamW" in words and "million tokens" in words or "tokens)" in words
     assert verdict["source"]["name"] in words or "made sentences" in words or "images" in words or "digits" in words
-    assert re.search(r"\d of [\d,]+ (paired replicates|independent little studies)\.", words)
+    assert re.search(r"\d of [\d,]+ (paired replicates|small studies)\.", words)
     assert "may not hold" in words or "not to hold" in words
     if not verdict["quick"]:
         assert words in (DOCS / "answers" / f"{verdict['study']}.md").read_text("utf-8")
@@ -173,7 +192,7 @@ def test_what_reverses_in_the_default_model_is_told_with_the_figures_of_a_kept_r
 def test_a_short_answer_that_reverses_elsewhere_says_that_it_is_of_this_recipe():
     for name, words in {
         "gradient-path": ("In a trained model of this recipe", "In this recipe, under AdamW, W_Q and W_K"),
-        "token-identity": ("from small rows of the table of embeddings, as in this recipe",),
+        "token-identity": ("from small rows of W_E, as in this recipe",),
         "collocation": ("whether it does depends on the recipe",),
         "what-moved-q": ("In this recipe, under AdamW, queries",),
     }.items():  # fmt: skip
@@ -182,27 +201,24 @@ def test_a_short_answer_that_reverses_elsewhere_says_that_it_is_of_this_recipe()
         assert find(name).elsewhere in verdict["condition"]
 
 
-def test_expectations_that_no_rule_judges_are_listed_and_counted():
-    rows = [
-        {"name": "a", "expected": "near 1", "effect": 0.5, "unit": "of the way"},
-        {"name": "b", "expected": "far above 0", "effect": 0.5, "unit": "nats"},
-        {"name": "c", "expected": "", "effect": 0.5, "unit": "nats"},
-        {"name": "d", "expected": "small", "effect": None, "unit": "nats"},
-    ]
-    assert unjudged(rows) == [
-        "a is +0.500 of the way (expected: near 1)", "d is not measured (expected: small)"
-    ]  # fmt: skip
-    stated = sum(bool(row["expected"]) for kept in RESULTS.values() for row in kept["contrasts"])
-    listed = {name: anew(name)["unjudged"] for name in RESULTS}
-    assert (stated, sum(map(len, listed.values()))) == (455, 71)
-    for name, lines in listed.items():
-        page = (DOCS / "answers" / f"{RESULTS[name]['study']}.md").read_text("utf-8")
-        assert [line for line in lines if line not in page] == []
-        assert not lines or f"Stated but not judged ({len(lines)} expectation" in page
-    assert "71 of the 455" in " ".join((DOCS / "studies.md").read_text("utf-8").split())
-    assert "Of 455 expectations stated before training, 71 are not" in (DOCS / "answers" / "README.md").read_text(
-        "utf-8"
+def test_every_expectation_of_a_kept_run_is_judged_and_every_failed_one_is_on_its_page():
+    outcomes = []
+    for name, kept in RESULTS.items():
+        verdict = anew(name)
+        stated = [row for row in verdict["contrasts"] if row["expected"]]
+        outcomes += [row["outcome"] for row in stated]
+        failed = [row["name"] for row in stated if row["outcome"] == "failed"]
+        assert verdict["otherwise"] == failed and all(row["outcome"] in OUTCOMES for row in stated)
+        page = (DOCS / "answers" / f"{kept['study']}.md").read_text("utf-8")
+        assert [each for each in failed if f"*{each}* is " not in page] == []
+        shown = sum(bool(row["expected"]) for row in as_shown(verdict)["contrasts"])
+        assert not shown or f"Expectations stated before training ({shown}): {len(failed)} failed, " in page
+    met, failed, left = (outcomes.count(outcome) for outcome in OUTCOMES)
+    told = (
+        f"Of {len(outcomes)} expectations stated before training, {met} were met, {failed} failed and {left} are open"
     )
+    for page in (DOCS / "answers" / "README.md", DOCS / "studies.md"):
+        assert told in " ".join(page.read_text("utf-8").split())
 
 
 def test_what_the_page_on_studies_says_of_rates_and_of_the_control_is_what_the_kept_runs_have():

@@ -55,9 +55,7 @@ def test_what_needs_learning_is_left_out_where_nothing_was_learned(learned, verd
 
 
 def test_a_kept_constant_and_what_was_left_out_stay_so():
-    """Also where the question does not have that row now, for it was asked on another text."""
-    from qkv.studies.verdict.kept import judged_anew
-    from qkv.studies.verdict.sentences import verdict_file
+    from qkv.studies.verdict.sentences import judged_again, verdict_file
 
     question = find("which-matrix")
     design = question.design(Ask(named=("a text", "0" * 64), quick=True))
@@ -71,19 +69,15 @@ def test_a_kept_constant_and_what_was_left_out_stay_so():
     findings = Findings(design=design, effects=effects, arms=(), not_reached=(), trainings=0, earlier=())
     file = verdict_file(question, findings, "runs/x")
     assert [row["verdict"] for row in file["contrasts"]][1:] == ["constant", "equivalent", "left out"]
-    assert judged_anew(question, file) == file
+    assert judged_again(question, file) == file
 
 
 def test_a_kept_rate_is_judged_by_what_was_promised():
-    from qkv.studies.verdict.kept import _contrast
+    from qkv.studies.verdict.sentences import contrast_of, effect_row
 
-    row = {
-        "name": "r", "what": "", "unit": "of all", "margin": 0.02, "expected": "", "values": [0.0, 0.25, 0.0, 0.25],
-        "effect": 0.125 - 0.05, "low": -0.01, "sd": None, "n": 32,
-    }  # fmt: skip
-    assert _contrast(row) == Contrast(
-        name="r", what="", terms=(), margin=0.02, unit="of all", nominal=0.05, tries=8
-    )  # fmt: skip
+    rate = Contrast(name="r", what="", terms=((1.0, "a", "x"),), margin=0.02, unit="of all", nominal=0.05, tries=8)
+    (effect,) = judged([(rate, numbered((0.0, 0.25, 0.0, 0.25)))])
+    assert contrast_of(effect_row(effect)) == rate and effect_row(effect)["n"] == 32
 
 
 @pytest.mark.parametrize("answers", [32.5, 98.0])

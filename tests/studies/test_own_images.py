@@ -53,7 +53,7 @@ def test_images_take_the_place_of_the_digits_and_the_words_stay(bars, long_text)
     design, of_digits = _asked(f"{long_text}:{bars}"), _asked(str(long_text))
     assert design.images and design.images[0] == "bars" and of_digits.images is None
     assert design.source_sha256 == of_digits.source_sha256
-    assert "on the images of bars" in setting_words(design) and "scikit-learn" not in setting_words(design)
+    assert "on the images of bars" in (words := setting_words(design, [design.primary])) and "scikit-learn" not in words
 
     def keys(which) -> dict[str, str]:
         return {arm.name: which.trial(arm, 1, 0, source="", report=True).key for arm in which.arms}
@@ -61,7 +61,7 @@ def test_images_take_the_place_of_the_digits_and_the_words_stay(bars, long_text)
     same = {name for name, key in keys(design).items() if keys(of_digits)[name] == key}
     assert same == {arm.name for arm in design.arms if arm.name.startswith("words")}, "those are taken over"
     kept = find("words-or-pixels").design(Ask(named=(design.source_name, "0" * 64), images=design.images, quick=True))
-    assert setting_words(kept) == setting_words(design) and kept.texts == design.texts
+    assert setting_words(kept, [kept.primary]) == words and kept.texts == design.texts
 
 
 def test_a_model_of_images_is_trained_and_measured_on_some_of_those_held_out(bars, long_text):

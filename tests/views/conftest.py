@@ -247,7 +247,9 @@ def look(browser):
 def verdict_of_a_study(**more):
     """The contract's verdict.json with invented numbers."""
     contrast = {
-        "name": "frozen - trained", "what": "cost", "unit": "nats per token", "margin": 0.03, "expected": "above 0",
+        "name": "frozen - trained", "what": "cost", "unit": "nats per token", "margin": 0.03,
+        "expected": {"above": 0.0}, "outcome": "met", "terms": [], "nominal": None, "tries": 1, "constant": False,
+        "needs": [], "replicates": [1, 2], "diverged": 0,
         "verdict": "differs", "effect": 0.12, "low": 0.08, "high": 0.16, "sd": 0.02, "n": 4, "p": 0.001,
         "p_corrected": 0.002, "p_equivalent": 0.9, "detectable": 0.05, "needed": 5, "values": [0.1, 0.14],
     }  # fmt: skip
@@ -258,7 +260,10 @@ def verdict_of_a_study(**more):
         "diverged": 1, "trainings": 9, "curve": [[10, 3.0], [20, 2.5]],
     }  # fmt: skip
     return {
-        "study": "frozen-embeddings", "asks": "Must they?", "sentence": "It costs <something>.",
+        "format": 2, "study": "frozen-embeddings", "asks": "Must they?", "sentence": "It costs <something>.",
+        "plain": "Yes.", "condition": "On s.", "full_answer": "", "quick": False, "notes": [], "seeds": 4,
+        "baseline": {"ngram": None, "trained": None}, "baselines": [], "intervals": "Student's t", "accounts": None,
+        "refuted_by": "", "otherwise": [],
         "contrasts": [contrast, contrast | {"name": "other", "low": None, "high": None, "effect": None}],
         "arms": [arm, arm | {"name": "untrained", "rates": [], "curve": []}], "not_reached": ["x: 1 of 4 replicates"],
         "falsified_by": "If not.", "literature": "Little.", "earlier_designs": [4], "trainings": 9,

@@ -23,7 +23,7 @@ def test_the_page_is_complete_and_asks_for_nothing(verdict):
 
 def test_the_answer_is_the_same_in_markdown(verdict):
     text = answer_text(verdict())
-    assert text.startswith("**It costs <something>.**")
+    assert text.startswith("No counting baseline applies") and "**It costs <something>.**" in text
     assert "| cost: frozen - trained (nats per token) | 0.120 | 0.080 to 0.160 | differs |" in text
     assert "9 trainings; intervals: Student's t" in text
 
@@ -96,9 +96,16 @@ def test_effects_told_side_by_side_stand_in_one_table_with_their_intervals(verdi
     assert f"| W_V | {cells} |" in answer_text(file | {"accounts": more})
 
 
-def test_what_refutes_the_answer_and_what_refuted_the_expectation_stand_apart(verdict):
-    old = answer_text(verdict())
-    assert "expectation before the first training to be wrong: If not." in old and "otherwise" not in old
-    new = answer_text(verdict(otherwise=["a is 0"], refuted_by="More of it."))
-    assert "this answer to be wrong: More of it." in new and "otherwise than expected: a is 0." in new
-    assert "otherwise than expected: nothing that this run settles." in answer_text(verdict(otherwise=[]))
+def test_every_expectation_that_failed_is_named_with_what_was_expected(verdict):
+    first = verdict()["contrasts"][0]
+    failed = first | {"name": "a", "expected": {"near": 0.0, "within": 5.0}, "outcome": "failed"}
+    still = first | {"name": "b", "expected": {"less_than": "a"}, "outcome": "open"}
+    told = verdict(contrasts=[first, failed, still], refuted_by="More of it.")
+    words = "1 failed, 1 met, 1 open. Failed: *a* is +0.120 nats per token (expected within 5 of 0)."
+    heading = "Expectations stated before training (3)"
+    assert f"{heading}: {words}" in answer_text(told) and study_section(told).told[0] == (heading, words)
+    assert "| less than *a*: open |" in answer_text(told) and study_section(told).effects[0].expected == "above 0: met"
+    assert "this answer to be wrong: More of it." in answer_text(told)
+    assert "the expectation to be wrong: If not." in answer_text(told)
+    nothing = verdict(contrasts=[first | {"expected": None, "outcome": None}])
+    assert "Expectations" not in answer_text(nothing)

@@ -108,7 +108,7 @@ def test_a_pulse_changes_with_the_log_and_with_the_verdict(folder):
 
 
 def test_replicates_of_a_rate_are_less_the_promised_one_as_the_effect_is(verdict):
-    rate = verdict()["contrasts"][0] | {"sd": None, "effect": 0.02, "values": [0.0, 0.14]}
+    rate = verdict()["contrasts"][0] | {"sd": None, "effect": 0.02, "values": [0.0, 0.14], "nominal": 0.05}
     assert study_section(verdict(contrasts=[rate])).effects[0].values == pytest.approx([-0.05, 0.09])
 
 

@@ -266,7 +266,7 @@ def plainly(question: Question, effects: Sequence[Effect], guessing: Collection[
     words = [_said(question.plain, first)]
     for name, plain in {first.contrast.name: None, **question.also}.items() if words[0] else ():
         words += [_said(plain, effect) for effect in effects if plain and effect.contrast.name == name]
-        words += ["This is worse than uniform guessing."] if name in guessing else []
+        words += ["The model is then worse than uniform guessing."] if name in guessing else []
     return " ".join(filter(None, words))
 
 
