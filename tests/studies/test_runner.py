@@ -68,7 +68,9 @@ def test_the_verdict_follows_from_the_rows(whole):
     assert verdict["effect"] == pytest.approx(np.median(costs), abs=1e-12)
     assert verdict["seeds"] == 3 and verdict["low"] < verdict["effect"] < verdict["high"]
     assert {"study", "verdict", "sentence", "unit", "margin", "p", "run"} <= verdict.keys()
-    assert verdict["verdict"] in verdict["sentence"] and "over seeds and 3 slices of the text" in verdict["condition"]
+    size = f"{verdict['effect']:+.3f} nats per token (95% interval "
+    assert size in verdict["sentence"] and "quick run is weak" in verdict["sentence"]
+    assert "over seeds and 3 slices of the text" in verdict["condition"]
 
 
 def test_the_design_is_on_disk_before_the_first_training_and_hashed(whole):
@@ -340,7 +342,7 @@ def test_cells_that_were_not_reached_are_named(tiny, small_text, tmp_path, monke
     verdict = tiny.answer(small_text, tmp_path / "runs", minutes=1e-6)
     assert verdict["verdict"] == "unresolved" and verdict["effect"] is None
     assert verdict["not_reached"] == ["trained: 3 of 3 replicates", "frozen: 3 of 3 replicates"]
-    assert "Nothing can be said yet" in verdict["sentence"]
+    assert "No result yet" in verdict["sentence"]
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def _sized(
     started: float,
     told: Told,
 ) -> tuple[Design, Estimate]:
-    """The design, of a quick study or one's own as large as its time allows, and what it takes; says what it will answer.
+    """The design, as large as its time allows if that decides, and what it takes; says what it will answer.
 
     One that was begun keeps its size and takes any budget. Raises ConfigError for a budget that is too small.
     """
