@@ -168,7 +168,8 @@ def test_a_row_says_where_it_does_not_stand_beside_all_others():
 def test_a_design_on_a_text_that_is_only_named_is_that_of_the_text(long_text, kept):
     """So what is told about a kept run is told of its own design."""
     read = find("gradient-path").design(Ask(source=str(long_text), quick=True, cache=kept))
-    assert find("gradient-path").design(Ask(named=(read.source_name, read.source_sha256), quick=True)) == read
+    named = Ask(named=(read.source_name, read.source_sha256), slices=(read.slices, read.overlapping), quick=True)
+    assert read.slices > 1 and find("gradient-path").design(named) == read
 
 
 def test_a_share_of_trainings_has_the_interval_of_a_rate():
