@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,9 +17,9 @@ from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Slice,
 from qkv.studies.probes.registry import OF_A_TEXT
 from qkv.studies.synthetic import streams
 from qkv.studies.verdict.judging import Derive
-from qkv.studies.vocabulary import ANSWERS
+from qkv.studies.vocabulary import ANSWERS, IN_DEMO
 
-__all__ = ["Accounts", "Ask", "Plain", "Question", "known", "make_design", "quick_or_full"]
+__all__ = ["Accounts", "Ask", "Plain", "Question", "known", "make_design", "quick_or_full", "read_question"]
 
 _PASSES = 4
 """How often a training may read each token of its slice: up to here that is about as good as new text (Muennighoff et
@@ -105,7 +106,10 @@ class Accounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One question that qkv answers by experiment; a module of `studies/questions` holds one as `QUESTION`."""
+    """One question that qkv answers by experiment.
+
+    A module of `studies/questions` holds one as `QUESTION`; its words are in the TOML file of its name beside it.
+    """
 
     name: str
     asks: str
@@ -131,6 +135,28 @@ class Question:
     """Measures that need all replicates to be known."""
     counted: Callable[[Ask, Design], str] | None = None
     """A sentence on what was counted on the text without training, needed to read the figures."""
+
+
+def read_question(
+    name: str,
+    *,
+    design: Callable[[Ask], Design],
+    derive: Derive | None = None,
+    counted: Callable[[Ask, Design], str] | None = None,
+) -> Question:
+    """A question whose words are in `questions/NAME.toml`; `in_demo` there is the rest of `elsewhere` after `IN_DEMO`.
+
+    Raises TypeError for a key that is no field, and for one that is missing.
+    """
+    words = tomllib.loads((Path(__file__).parent / "questions" / f"{name}.toml").read_text(encoding="utf-8"))
+    also = {effect: Plain(**plain) for effect, plain in words.pop("also", {}).items()}
+    if in_demo := words.pop("in_demo", ""):
+        words["elsewhere"] = IN_DEMO + in_demo
+    if accounts := words.pop("accounts", None):
+        rows = tuple((what, tuple(effects)) for what, effects in accounts["rows"])
+        words["accounts"] = Accounts(columns=tuple(accounts["columns"]), rows=rows)
+    plain = Plain(**words.pop("plain"))
+    return Question(name=name, design=design, derive=derive, counted=counted, plain=plain, also=also, **words)
 
 
 def quick_or_full(quick: Callable[[Ask], Design], full: Callable[[Ask], Design]) -> Callable[[Ask], Design]:

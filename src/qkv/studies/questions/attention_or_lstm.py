@@ -24,7 +24,7 @@ from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find as find_preset
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Scale, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     BELOW,
@@ -231,54 +231,4 @@ def _full(ask: Ask) -> Design:
     )
 
 
-QUESTION = Question(
-    name="attention-or-lstm",
-    asks="What does self-attention give over an LSTM as a contextual encoder?",
-    answer=(
-        "loss at equal parameters and tuned rates: over all tokens, by how much context a token has, with little text,"
-        " and on associative recall; how contextual word vectors are in either"
-    ),
-    falsified_by=(
-        "The LSTM gains as much from context as attention; it recalls as well; attention is already better at the first"
-        " tokens of a window and on the least text."
-    ),
-    literature=(
-        "Random transformers with only their embeddings trained solve algorithmic tasks, including associative recall"
-        " (Zhong and Andreas 2024, arXiv 2410.04368, abstract). From notes on papers that we have not read, we know"
-        " that LSTMs keep up on the first tokens of a context and fall behind later, and that they do well on little"
-        " data; none of their figures is printed. Likewise, that vectors of one sentence become more alike than chance"
-        " in the upper layers of an LSTM model, but not in an attention model that predicts the next word (Ethayarajh"
-        " 2019, arXiv 1909.00512)."
-    ),
-    plain=Plain(
-        above="With equal parameters and tuned rates, attention is {effect} nats per token better at this size.",
-        below="With equal parameters and tuned rates, the LSTM is {effect} nats per token better at this size.",
-        same="With equal parameters and tuned rates, attention and an LSTM do equally well at this size.",
-    ),
-    also={
-        "words LSTM - words attention": Plain(
-            above="On words instead of characters, the LSTM is {effect} nats per token worse.",
-            below="On words, too, the LSTM is {effect} nats per token better.",
-            same="On words instead of characters, they do equally well.",
-        ),
-        "recall answers": Plain(
-            above=(
-                "Where the answer must be fetched from earlier in the window, attention gets {effect} percentage"
-                " points more right."
-            ),
-            below=(
-                "Where the answer must be fetched from earlier in the window, the LSTM gets {effect} percentage points"
-                " more right."
-            ),
-            same="Where the answer must be fetched from earlier in the window, they do equally well.",
-        ),
-    },
-    heard=(
-        "That attention is better than an LSTM at any size. Small models on little text, with equal parameters and"
-        " tuned rates, differ from large ones on much text; this page holds for the size it names. Larger models in"
-        " equal time, with attention as the preset `modern` trained by Muon, are [another"
-        " comparison](../without-attention.md), where attention is ahead. Which of the differences reverses the order"
-        " has not been measured."
-    ),
-    design=quick_or_full(_quick, _full),
-)
+QUESTION = read_question("attention-or-lstm", design=quick_or_full(_quick, _full))

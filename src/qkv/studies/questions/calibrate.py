@@ -17,7 +17,7 @@ import numpy as np
 from qkv.randomness import generator
 from qkv.studies.engine.design import Contrast, Design, Scale, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, make_design, read_question
 from qkv.studies.synthetic import streams
 from qkv.studies.synthetic.outcomes import OUTCOMES
 from qkv.studies.verdict.power import detectable
@@ -164,33 +164,4 @@ def _values(rows: Sequence[Mapping[str, float]], name: str) -> np.ndarray:
     return np.array([[[row[f"{s} {name} {i}"] for i in range(INNER)] for s in range(BLOCK)] for row in rows])
 
 
-QUESTION = Question(
-    name="calibrate",
-    asks="Can these verdicts be trusted?",
-    answer="false positives, coverage, power and TOST's rate over thousands of small studies, with exact intervals",
-    falsified_by="The exact interval of the rate of false positives excludes 5%, or that of the coverage excludes 95%.",
-    literature=(
-        "These rates are compared with no published figures: the truth of each small study is known beforehand, and the"
-        " nominal rates are those of the intervals themselves."
-    ),
-    plain=Plain(
-        above=(
-            "Not quite, where tried: small studies of eight replicates found an effect where there is none more often"
-            " than the nominal 5%, by {effect} of all studies."
-        ),
-        below=(
-            "Yes, where tried: small studies of eight replicates found an effect where there is none less often than"
-            " the nominal 5%, by {effect}."
-        ),
-        same=(
-            "Yes, where tried: small studies of eight replicates found an effect where there is none as rarely as the"
-            " nominal 5%."
-        ),
-    ),
-    heard=(
-        "One run with and one without, and the better one is the finding. Two trainings that differ only in their seed"
-        " also differ."
-    ),
-    design=_design,
-    derive=derive,
-)
+QUESTION = read_question("calibrate", design=_design, derive=derive)

@@ -20,8 +20,8 @@ from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
 from qkv.studies.probes.collocations import FEWEST_FOURS, chosen
 from qkv.studies.probes.pairs import commonest_word
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
-from qkv.studies.vocabulary import ABOVE, AT_START, BELOW, FULL, IN_DEMO, QUICK, Settings, arm, learned, level, near
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
+from qkv.studies.vocabulary import ABOVE, AT_START, BELOW, FULL, QUICK, Settings, arm, learned, level, near
 
 __all__ = ["QUESTION"]
 
@@ -221,75 +221,4 @@ def _full(ask: Ask) -> Design:
     )
 
 
-QUESTION = Question(
-    name="collocation",
-    asks=(
-        "Do words that occur together get similar vectors by self-attention alone? Does `the` end up with low dot"
-        " products with everything?"
-    ),
-    answer=(
-        "separate effects of occurring together and of sharing contexts on rows, circuits and contextual vectors, in"
-        " generated sentences and in pairs of the text; dot products of the commonest word with all other tokens, also"
-        " by their frequency"
-    ),
-    falsified_by=(
-        "Occurring together raises cos(e_i, e_j) by at least half as much as sharing contexts; the contrastive control"
-        " shows no effect of occurring together (then the measure is blind)."
-    ),
-    literature=(
-        "For early training under gradient descent, theory gives the embeddings in closed form: similarity of rows"
-        " follows which words can replace each other, and what follows what is stored in maps between rows (Im et al."
-        " 2026, arXiv 2601.19208, abstract). Skip-gram factorizes shifted mutual information of words and contexts"
-        " (Levy and Goldberg 2014)."
-    ),
-    plain=Plain(
-        above=(
-            "In part: in a causal model with untied embeddings, occurring next to each other raises the cosine of two"
-            " words' input vectors by {effect}."
-        ),
-        below=(
-            "No: in a causal model with untied embeddings, occurring next to each other lowers the cosine of two words'"
-            " input vectors by {effect}."
-        ),
-        same=(
-            "No: in a causal model with untied embeddings, occurring next to each other barely changes how similar two"
-            " words' input vectors are."
-        ),
-    ),
-    also={
-        "shared -> cos(e, e) (causal)": Plain(
-            above="Appearing in the same contexts raises their cosine by {effect}.",
-            below="Appearing in the same contexts lowers their cosine by {effect}.",
-            same="Nor does appearing in the same contexts.",
-        ),
-        "together -> cos(e, e) (tied)": Plain(
-            above="With tied embeddings, occurring together does raise it, by {effect}.",
-            below="With tied embeddings, occurring together lowers it, by {effect}.",
-            same="With tied embeddings, occurring together changes nothing that matters either.",
-        ),
-        f"{_WORD} with all, less others": Plain(
-            above=(
-                "The commonest word ends up with higher dot products than other tokens; whether it does depends on the"
-                " recipe."
-            ),
-            below=(
-                "The commonest word ends up with lower dot products than other tokens; whether it does depends on the"
-                " recipe."
-            ),
-            same="The dot products of the commonest word are like those of other tokens.",
-        ),
-    },
-    heard=(
-        "That words which occur together end up with similar vectors. This mixes two things: occurring next to each"
-        " other (*New* and *York*) and appearing in the same contexts (*cat* and *dog*). They usually come together; in"
-        " generated sentences, and among selected pairs of a text, each can be had without the other. A well-known"
-        " tutorial adds that *the* ends up with low dot products with everything; the table shows its dot products with"
-        " common and with rare tokens separately."
-    ),
-    elsewhere=(
-        f"About the commonest word: {IN_DEMO[0].lower()}{IN_DEMO[1:]}. There its mean dot product with all others is"
-        " 0.10 and that of other tokens 0.15, in root-mean-square dot products."
-    ),
-    design=quick_or_full(_quick, _full),
-    counted=_counted,
-)
+QUESTION = read_question("collocation", design=quick_or_full(_quick, _full), counted=_counted)

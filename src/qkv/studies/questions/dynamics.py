@@ -16,7 +16,7 @@ import dataclasses
 
 from qkv.studies.engine.design import OF_TRAININGS, Arm, Contrast, Design, Pairs, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, Plain, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import ABOVE, FULL, GLOROT, QUICK, Settings, arm, cost, difference, level
 from qkv.words import plural
 
@@ -237,44 +237,4 @@ _ALSO = {
 }
 
 
-QUESTION = Question(
-    name="dynamics",
-    asks="What is learned in which order, and when do heads learn to copy?",
-    answer=(
-        "the step at which copying begins (`copying`: on a repeated block of letters, the loss is half of what remains"
-        " for a guesser that knows the block's letters and crosses out each one used); the steps at which the loss on"
-        " text passes that of unigram and bigram counts, and at which predictions are closest to either; by how much"
-        " freezing a matrix for the first third, at the learning rate tuned with nothing frozen, delays each; one and"
-        " three layers against two"
-    ),
-    falsified_by=(
-        "One layer copies; freezing W_Q and W_K, or W_V and W_O, delays copying by less than the margin; predictions"
-        " are closest to bigram counts before unigram counts."
-    ),
-    literature=(
-        "From notes on papers that we have not read, we know that unigrams are learned before bigrams and bigrams"
-        " before longer contexts, that copying heads form late and suddenly and need two layers, and that output"
-        " matrices move first, values next, and queries and keys last; none of their figures is printed. We found no"
-        " paper that freezes single matrices for a while and measures the delay. The number of steps on text was chosen"
-        " after some trainings on the same seeds reached bigrams only near their end. Matrices are frozen at Glorot"
-        " initialization, where scores and values are of order one; freezing at N(0, 0.02) is another matter (`qkv"
-        " study which-matrix`). How far one layer ends from two was added after three one-layer trainings of a full run"
-        " unexpectedly beat crossing letters out."
-    ),
-    plain=Plain(
-        above=(
-            "Copying of repeated letters begins {effect} steps later with W_V and W_O frozen for the first third than"
-            " with W_Q and W_K frozen."
-        ),
-        below=(
-            "Copying of repeated letters begins {effect} steps later with W_Q and W_K frozen for the first third than"
-            " with W_V and W_O frozen."
-        ),
-        same=(
-            "Copying of repeated letters begins equally late with W_Q and W_K frozen for the first third as with W_V"
-            " and W_O frozen."
-        ),
-    ),
-    also=_ALSO,
-    design=quick_or_full(_quick, _full),
-)
+QUESTION = read_question("dynamics", design=quick_or_full(_quick, _full))

@@ -18,7 +18,7 @@ import dataclasses
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
 from qkv.studies.probes.relatedness import AGAIN, SPACES, compared
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, make_design, read_question
 from qkv.studies.vocabulary import ABOVE, ANSWERS, BELOW, FULL, LEARNS_MASKED, QUICK, Settings, arm, level
 
 __all__ = ["QUESTION"]
@@ -128,48 +128,4 @@ def _design(ask: Ask) -> Design:
     )
 
 
-QUESTION = Question(
-    name="end-task",
-    asks='Is what "related" means determined entirely by the end task?',
-    answer=(
-        "agreement across tasks on which words are alike, compared with none and with its ceiling: the most agreement"
-        " that noise between seeds allows, which is the geometric mean of how well two trainings of each task agree"
-    ),
-    falsified_by=(
-        "Two tasks agree on which words are alike as much as noise between seeds allows (then the task decides"
-        " nothing); or they do not agree at all although seeds do (then it decides everything)."
-    ),
-    literature=(
-        "Models that predict the next token, hidden tokens or a translation change the vectors of a token differently"
-        " from layer to layer (Voita et al. 2019, arXiv 1909.01380, abstract). We found no published figure, for models"
-        " of this size, of how far the agreement of two tasks falls below that of two seeds."
-    ),
-    plain=Plain(
-        above="Not at all, it seems: judged by W_U, two tasks agree on which words are alike more than two seeds do.",
-        below=(
-            "Partly: judged by W_U, models of two tasks agree less on which words are alike than noise between seeds"
-            " explains."
-        ),
-        same="No: judged by W_U, models of two tasks agree on which words are alike as well as two seeds do.",
-    ),
-    also={
-        "mean: causal ~ classify": Plain(
-            above=(
-                "In context, a text classifier and a next-word model agree on which words are alike, with a rank"
-                " correlation of {effect}."
-            ),
-            below=(
-                "In context, a text classifier and a next-word model disagree on which words are alike, with a rank"
-                " correlation of -{effect}."
-            ),
-            same="In context, a text classifier and a next-word model do not agree on which words are alike.",
-        ),
-    },
-    heard=(
-        "Two claims: that embeddings hold what words mean, and that they hold what the end task rewards. Which words"
-        " two models treat as alike can be measured. But two trainings of the same task do not fully agree either, and"
-        " without that baseline the first number says nothing."
-    ),
-    design=_design,
-    derive=compared,
-)
+QUESTION = read_question("end-task", design=_design, derive=compared)

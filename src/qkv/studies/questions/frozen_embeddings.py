@@ -15,7 +15,7 @@ import math
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Accounts, Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Accounts, Ask, make_design, quick_or_full, read_question
 from qkv.studies.verdict.judging import ON_THE_WAY
 from qkv.studies.vocabulary import (
     ABOVE,
@@ -301,43 +301,4 @@ _ACCOUNTS = Accounts(
 )
 
 
-QUESTION = Question(
-    name="frozen-embeddings",
-    asks="If the W matrices are trained, must the embeddings be?",
-    answer="cost in nats per token of freezing W_E, by vocabulary, width and token frequency",
-    falsified_by=(
-        f"With characters (d_vocab near d_model), freezing costs more than {MARGIN_CHARACTERS:g} nats; with word"
-        " pieces, the cost does not grow with d_vocab / d_model (narrower models pay no more)."
-    ),
-    literature=(
-        "At 17 B tokens, a 32-layer model over fixed 16-bit token codes reached a validation perplexity of 2.36,"
-        " against 2.44 with a learned table, within its 4.8% spread between seeds (Bochkov 2026, arXiv 2605.09751). We"
-        " found no published cost at small scale with a learning rate tuned for each arm. If d_vocab <= d_model and the"
-        " frozen rows are independent, W_Q, W_K and W_V of the first layer can undo the freezing exactly (proof in"
-        " docs/answers). That narrower models pay more was added after four replicates of the kept run had been seen."
-    ),
-    plain=Plain(
-        above=(
-            "They need not be, but it helps: with fixed random input vectors and a trained, untied W_U, the loss ends"
-            " {effect} nats per token higher."
-        ),
-        below="They need not be: with fixed random input vectors, the loss ends {effect} nats per token lower here.",
-        same="They need not be: with fixed random input vectors, the model does as well.",
-    ),
-    also={
-        "tied frozen - tied trained": Plain(
-            above="With tied embeddings they should be: freezing fixes W_U too, and costs {effect} nats per token.",
-            below="With tied embeddings, freezing fixes W_U too, and lowers the loss by {effect} nats per token.",
-            same="With tied embeddings, freezing fixes W_U too, and costs nothing that matters.",
-        ),
-    },
-    heard=(
-        "Two half-truths: that a model with untrained embeddings learns nothing, and that the W matrices can compensate"
-        " for any embedding. For W_Q, W_K and W_V of the first layer, the second is a theorem when the vocabulary is no"
-        " larger than d_model and the rows are independent ([proof](proofs.md)). It says that a way to undo the"
-        " freezing exists, not that training finds it."
-    ),
-    accounts=_ACCOUNTS,
-    design=quick_or_full(_quick, _full),
-    counted=_stand_in_others,
-)
+QUESTION = read_question("frozen-embeddings", design=quick_or_full(_quick, _full), counted=_stand_in_others)

@@ -31,14 +31,13 @@ from collections.abc import Sequence
 
 from qkv.studies.engine.design import Arm, Contrast, Design
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, make_design, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     AT_START,
     BELOW,
     FULL,
     GLOROT,
-    IN_DEMO,
     QUICK,
     arm,
     cost,
@@ -249,71 +248,4 @@ def _from_glorot() -> tuple[Contrast, ...]:
     return cost(f"{skipless} - {plain}", what, skipless, plain, _COST_MARGIN, needs=gate.name), gate
 
 
-QUESTION = Question(
-    name="gradient-path",
-    asks=(
-        "How does the error at the output reach each matrix and each token's embedding? Does it pass"
-        " through all layers?"
-    ),
-    answer=(
-        "share of each path (skip, V, Q, K, MLP) at the first layer and of the skip connection above it, trained and"
-        " untrained, with and without skip connections; the cost of training with a path cut; the steps at which each"
-        " matrix is halfway to where it ends"
-    ),
-    falsified_by=(
-        "Larger rows of W_E do not raise the share that bypasses all layers; with large rows, q and k carry more than"
-        " v; cutting a path costs no more than freezing the matrices cut off with it."
-    ),
-    literature=(
-        "In theory of early training, W_U learns first, W_V next, and W_Q and W_K last (Im et al. 2026, arXiv"
-        " 2601.19208, abstract). That is about how fast matrices move; from it we expected more gradient through v than"
-        " through q and k. A first quick run found the opposite for small rows, and almost nothing around the layers;"
-        " an arm with large rows was added afterwards to test whether their size is the reason. We found no published"
-        " shares of paths at these sizes."
-    ),
-    plain=Plain(
-        above=(
-            "It need not: in a trained model of this recipe, {effect} of the gradient reaches the embeddings"
-            " along skip connections alone."
-        ),
-        below="What reaches the embeddings along skip connections alone opposes the rest of the gradient.",
-        same=(
-            "In a trained model of this recipe, it does: almost none of the gradient reaches the embeddings past all"
-            " layers."
-        ),
-    ),
-    also={
-        "around (untrained)": Plain(
-            above="At initialization, {effect} does.",
-            below="At initialization, what bypasses all layers opposes the rest.",
-            same="At initialization, almost none does either.",
-        ),
-        "upper layers passed by (trained)": Plain(
-            above="A single layer above the first is bypassed by {effect} of what reaches its input.",
-            below="What bypasses a single layer above the first opposes the rest.",
-            same="Almost nothing bypasses a single layer above the first.",
-        ),
-        "L0.resid_pre K (trained)": Plain(
-            above="In this recipe, {effect} enters the embeddings through k of the first layer.",
-            below="In this recipe, what comes through k of the first layer opposes the rest.",
-            same="In this recipe, almost nothing comes through k of the first layer.",
-        ),
-        "half way QK - VO (trained)": Plain(
-            above="In this recipe, under AdamW, W_Q and W_K are halfway {effect} steps after W_V and W_O.",
-            below="In this recipe, under AdamW, W_Q and W_K are halfway {effect} steps before W_V and W_O.",
-            same="In this recipe, under AdamW, W_Q and W_K are halfway when W_V and W_O are.",
-        ),
-    },
-    heard=(
-        "That skip connections are a highway on which the gradient bypasses all layers. They are at initialization, and"
-        " later around a single layer too. But the shares of layers multiply. In models that start from small rows of"
-        " W_E, with a norm before each sublayer, almost nothing bypasses the trained first layer. Other recipes have"
-        " other shares."
-    ),
-    elsewhere=(
-        f"{IN_DEMO}: there 29% of the gradient reaches the embeddings around all layers, and of what reaches them 87%"
-        " comes past the first layer, 6% through its v and 2% through its k. W_O is halfway to where it ends at step"
-        " 53, W_V at 100, W_K at 113 and W_Q at 114."
-    ),
-    design=_design,
-)
+QUESTION = read_question("gradient-path", design=_design)

@@ -11,7 +11,7 @@ import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     AT_START,
@@ -181,47 +181,4 @@ def _full(ask: Ask) -> Design:
     )  # fmt: skip
 
 
-QUESTION = Question(
-    name="heads-and-scale",
-    asks="Do several heads beat one? What if scores are not divided by sqrt(d_k)?",
-    answer=(
-        "cost in nats of fewer and more heads at a fixed model width and at a fixed head width, and of undivided scores"
-        " at two initializations and rates; entropy and saturation of attention rows; what trained heads are worth"
-    ),
-    falsified_by=(
-        "One head is no worse than four; heads of width 2 to 4 cost nothing; at N(0, 0.02), undivided scores cost more"
-        " than the margin; where q and k start with unit variance, they cost nothing at the rate tuned with division."
-    ),
-    literature=(
-        "For translation at equal compute, development perplexity was 5.29 with 1 head, 5.00 with 4, 4.92 with 8, 4.91"
-        " with 16 and 5.01 with 32; keys of width 16 gave 5.16 (Vaswani et al. 2017, arXiv 1706.03762, table 3). That"
-        " scores need dividing, since a product of d_k terms of variance 1 has variance d_k, is argued there but not"
-        " measured. Of 48 encoder heads, 38 could be pruned at a loss of 0.15 BLEU (Voita et al. 2019, arXiv"
-        " 1905.09418, abstract). Heads narrower than the sequence is long are a rank bottleneck (Bhojanapalli et al."
-        " 2020, arXiv 2002.07028, abstract). We found no paper that trains without the division at a rate tuned for it."
-    ),
-    plain=Plain(
-        above="Several heads do better than one, by {effect} nats per token at this size.",
-        below="One head as wide as the model does better than several, by {effect} nats per token at this size.",
-        same="One head as wide as the model does as well as several, at this size.",
-    ),
-    also={
-        f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}": Plain(
-            above=(
-                "Not dividing scores by sqrt(d_k) costs {effect} nats per token where q and k start with variance 1,"
-                " at a rate tuned for it."
-            ),
-            below=(
-                "Not dividing scores by sqrt(d_k) saves {effect} nats per token where q and k start with variance 1,"
-                " at a rate tuned for it."
-            ),
-            same="Not dividing scores by sqrt(d_k) makes no difference that matters, at a rate tuned for it.",
-        ),
-    },
-    heard=(
-        "That scores must be divided by sqrt(d_k), or training fails. The argument assumes variance one: a product of"
-        " d_k such terms has variance d_k. From a small start, scores are near 0 either way, and a tuned learning rate"
-        " repairs much. The rows below show the two starts separately."
-    ),
-    design=quick_or_full(_quick, _full),
-)
+QUESTION = read_question("heads-and-scale", design=quick_or_full(_quick, _full))

@@ -10,7 +10,7 @@ or turns the other way, it says so with what it could have seen.
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, make_design, read_question
 from qkv.studies.questions.only_embeddings import ADDED, addition
 from qkv.studies.vocabulary import (
     ABOVE,
@@ -142,62 +142,4 @@ def _design(ask: Ask) -> Design:
     )
 
 
-QUESTION = Question(
-    name="known-results",
-    asks="Does what others have found show here too?",
-    answer="each known result as an effect with its direction, or what could have been detected at this scale",
-    falsified_by="A row differs in the direction opposite to the one expected.",
-    literature=(
-        "Without positions, a causal language model loses little (Haviv et al. 2022, arXiv 2203.16634), while"
-        " bidirectional attention cannot distinguish orders at all; the row is only about the difference, and a causal"
-        " model loses here too (`positions` has both costs). Embeddings alone over random bodies learned modular"
-        " addition in wide models (Zhong and Andreas 2024, arXiv 2410.04368, abstract). That row needs a model that"
-        " answers sums it was not shown. A full run with numbers below 31 had memorized the 865 training sums and"
-        " hardly any others, so numbers are now below 97. Without the skip connection around attention, W_V = W_O = I"
-        " matched a standard block; with it, it was slightly worse (He and Hofmann 2023, arXiv 2311.01906; their"
-        " attention is shaped and their MLPs keep their skip connections, ours do neither). Sharing W_K and W_V costs"
-        " less than sharing W_Q and W_K (Kayyam 2026, arXiv 2606.04032, abstract). Three results we know only from"
-        " notes on papers that we have not read, so none of their figures is printed: Adam's lead over SGD comes from"
-        " rare tokens, freezing W_Q and W_K costs a language model something, and models with random frozen W_Q and W_K"
-        " still recall. For the cost of freezing W_Q and W_K, only the direction is compared: here it is larger than in"
-        " those notes, and `which-matrix` measures it from another start too."
-    ),
-    plain=Plain(
-        above="As published, having no positions costs a bidirectional model more than a causal one, by {effect} nats.",
-        below="Having no positions costs a bidirectional model less than a causal one, by {effect} nats.",
-        same="Having no positions costs a bidirectional model as much as a causal one, not more.",
-    ),
-    also={
-        "embeddings alone add when wide": Plain(
-            above="As published, embeddings alone over a random body add better in a wide model.",
-            below="Embeddings alone over a random body add worse in a wide model, not better.",
-            same="Embeddings alone over a random body add no better in a wide model.",
-        ),
-        "QK frozen - causal": Plain(
-            above="As published, freezing W_Q and W_K costs something: {effect} nats per token.",
-            below="Freezing W_Q and W_K helps: the loss is {effect} nats per token lower.",
-            same="Freezing W_Q and W_K costs nothing that matters.",
-        ),
-        "sharing: Q = K - K = V": Plain(
-            above="As published, one matrix for W_Q and W_K costs more than one for W_K and W_V.",
-            below="One matrix for W_Q and W_K costs less than one for W_K and W_V, not more.",
-            same="One matrix for W_Q and W_K costs as much as one for W_K and W_V, not more.",
-        ),
-        "SGD stalls on rare tokens": Plain(
-            above="As published, SGD falls further behind AdamW on rare tokens than on common ones.",
-            below="SGD falls less far behind AdamW on rare tokens than on common ones.",
-            same="SGD falls as far behind AdamW on rare tokens as on common ones, not further.",
-        ),
-        "W_V = W_O = I is cheaper without skips": Plain(
-            above="As published, W_V = W_O = I is cheaper without skip connections than with them.",
-            below="W_V = W_O = I costs more without skip connections than with them, not less.",
-            same="W_V = W_O = I costs as much without skip connections as with them, not less.",
-        ),
-        "frozen W_Q and W_K still recall": Plain(
-            above="As published, a model with W_Q and W_K frozen still recalls over 90% of what it otherwise would.",
-            below="A model with W_Q and W_K frozen recalls less than 90% of what it otherwise would.",
-            same="A model with W_Q and W_K frozen recalls 90% of what it otherwise would.",
-        ),
-    },
-    design=_design,
-)
+QUESTION = read_question("known-results", design=_design)

@@ -9,7 +9,7 @@ import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     FULL,
@@ -122,39 +122,4 @@ def _full(ask: Ask) -> Design:
     )  # fmt: skip
 
 
-QUESTION = Question(
-    name="only-embeddings",
-    asks="The mirror: can embeddings alone be trained over a random frozen body?",
-    answer=(
-        "cost in nats of training only the tables, by which tables, by width, and on associative recall; held-out sums"
-        " answered correctly"
-    ),
-    falsified_by=(
-        "Training only the tables and norms costs less than the margin; width does not lower the cost, or does not help"
-        " to add."
-    ),
-    literature=(
-        "Over random bodies, embeddings alone learned modular addition, associative recall and other algorithms in wide"
-        " models (Zhong and Andreas 2024, arXiv 2410.04368, abstract). A transformer pretrained on language and frozen"
-        " except for norms, positions, input and output did well on other kinds of data (Lu et al. 2021, abstract)."
-        " Addition was added after the other rows of the kept run had been seen, with numbers and a width that single"
-        " seeds had shown to be learnable: with numbers below 31, `known-results` had found models that memorize the"
-        " training sums and answer hardly any others."
-    ),
-    plain=Plain(
-        above=(
-            "In part: with a random frozen body, a model learns through its tables (W_E, W_pos and W_U) and norms, and"
-            " its loss ends {effect} nats per token higher."
-        ),
-        below="Yes: with a random frozen body, training only tables and norms does better, by {effect} nats per token.",
-        same="Yes: with a random frozen body, training only tables and norms does as well.",
-    ),
-    also={
-        "W_E - everything": Plain(
-            above="With W_E alone, the loss ends {effect} nats per token higher.",
-            below="With W_E alone, the loss ends {effect} nats per token lower.",
-            same="Training W_E alone does as well.",
-        ),
-    },
-    design=quick_or_full(_quick, _full),
-)
+QUESTION = read_question("only-embeddings", design=quick_or_full(_quick, _full))

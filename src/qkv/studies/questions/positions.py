@@ -12,7 +12,7 @@ only the frequencies of tokens are known, whatever its positions, and in short t
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Accounts, Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     AT_START,
@@ -159,53 +159,4 @@ def _full(ask: Ask) -> Design:
     )  # fmt: skip
 
 
-QUESTION = Question(
-    name="positions",
-    asks="What does the model know of order without positions?",
-    answer=(
-        "cost in nats of having no positions, against rotary, learned and sinusoidal ones, causal and masked; how well"
-        " a linear probe reads the position at each layer; what shuffling the other tokens costs"
-    ),
-    falsified_by=(
-        "A linear probe reads nothing of the position from a causal model without positions; it reads something from a"
-        " masked one, or a masked one loses no more without positions than a causal one."
-    ),
-    literature=(
-        "Causal language models without positions compete with those that have them, since the mask lets them learn"
-        " where they are (Haviv et al. 2022, arXiv 2203.16634, abstract). That was found with far larger models and"
-        " longer training; what small models lose is measured here. Bidirectional models cannot distinguish orders"
-        " without positions, which is a theorem (verified by tests). We know their figures only from notes, so none is"
-        " printed. Rotary positions were made the main comparison after a quick run that used learned ones; a new quick"
-        " run reuses its seeds, so the full run is the test."
-    ),
-    plain=Plain(
-        above="A causal model does worse without positions than with rotary ones, by {effect} nats per token.",
-        below="A causal model does better here without positions than with rotary ones, by {effect} nats per token.",
-        same="A causal model does as well without positions as with rotary ones.",
-    ),
-    also={
-        "order used: causal, none": Plain(
-            above=(
-                "It still knows something about order, through the causal mask: shuffling the other tokens of its"
-                " window raises the loss by {effect} nats."
-            ),
-            below="Shuffling the other tokens of its window even lowers its loss, by {effect} nats.",
-            same="It makes no use of order: shuffling the other tokens of its window changes nothing that matters.",
-        ),
-        "masked - causal": Plain(
-            above="A bidirectional model loses {effect} nats per token more than that.",
-            below="A bidirectional model loses {effect} nats per token less than that.",
-            same="A bidirectional model loses as much.",
-        ),
-    },
-    accounts=Accounts(
-        columns=tuple(f"position read, layer {layer}" for layer in range(_LAYERS + 1)),
-        rows=tuple((arm, tuple(_read_at(arm, layer).name for layer in range(_LAYERS + 1))) for arm in _PROBED),
-    ),
-    heard=(
-        "That a Transformer without positions sees a bag of words. For bidirectional models this is a theorem:"
-        " permuting the input permutes the output and changes nothing else. A causal mask breaks it, since the third"
-        " token sees three tokens and the fourth sees four."
-    ),
-    design=quick_or_full(_quick, _full),
-)
+QUESTION = read_question("positions", design=quick_or_full(_quick, _full))

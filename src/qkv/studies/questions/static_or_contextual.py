@@ -27,7 +27,7 @@ from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
 from qkv.studies.probes.analogies import FEWEST_ASKED, FEWEST_WORDS, N_QUESTIONS, grouped, n_askable
 from qkv.studies.probes.contextual import MOST_TOKENS
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, Plain, make_design, read_question
 from qkv.studies.synthetic.streams import given
 from qkv.studies.vocabulary import (
     ABOVE,
@@ -312,58 +312,4 @@ _MANY = (
 )
 
 
-QUESTION = Question(
-    name="static-or-contextual",
-    asks="How do contextual vectors differ from the embedding rows, and do analogies mean anything for each?",
-    answer=(
-        "similarity of a word's occurrences to one another, to their window and to its row of W_E, each beyond its"
-        " baseline; analogies, with the share that could be asked; similarity in q under a change of basis"
-    ),
-    falsified_by=(
-        "Vectors of one word are as alike after the last layer as before the first; the neighbors of mean contextual"
-        " vectors are unrelated to those of W_E; a change of basis that keeps every score keeps the order of cosines"
-        " among queries."
-    ),
-    literature=(
-        "Skip-gram factorizes shifted mutual information of words and contexts (Levy and Goldberg 2014), so rows of"
-        " positive mutual information represent it here. Measures of contextuality and their baselines are those of"
-        " Ethayarajh 2019 (arXiv 1909.00512), whose models are far larger. In a table of word vectors, most of what"
-        " random pairs of rows share is one common shift (Bis et al. 2021). That the scores fix only W_Q W_K^T, and no"
-        " cosine among queries, is exact algebra."
-    ),
-    plain=Plain(
-        above=f"{_MANY} more alike at the top of a causal model than at the bottom.",
-        below=f"{_MANY} less alike at the top of a causal model than at the bottom.",
-        same=f"{_MANY} as alike at the top of a causal model as at the bottom.",
-    ),
-    also={
-        _by_analogy("W_E"): _beyond_neighbour("Rows of W_E", "the nearest neighbor of the third word"),
-        _by_analogy("mean"): _beyond_neighbour("Mean contextual vectors", "that neighbor"),
-        f"{_KIND}: x (causal)": Plain(
-            above=(
-                "In W_E, words are nearer to their own kind (king to queen) than to others (dog) in {effect} percentage"
-                " points more triplets than by chance."
-            ),
-            below=(
-                "In W_E, words are nearer to their own kind (king to queen) than to others (dog) in {effect} percentage"
-                " points fewer triplets than by chance."
-            ),
-            same="In W_E, words are no nearer to their own kind (king to queen) than to others (dog).",
-        ),
-        f"{_KIND}: {_OTHER} - q (causal)": Plain(
-            above="Rotating q and k together keeps every score but raises that by {effect} percentage points.",
-            below=(
-                "Rotating q and k together leaves every attention score unchanged but lowers that by {effect}"
-                " percentage points, so similarity between queries says nothing about the function."
-            ),
-            same="Rotating q and k together, which leaves every attention score unchanged, keeps that as it is.",
-        ),
-    },
-    heard=(
-        "That *king* - *man* + *woman* is *queen*, in Transformers too. This was shown for static vectors. A contextual"
-        " model has as many vectors of *king* as there are sentences with it, so one has to say which is meant. And"
-        " without rotary positions and QK-norm, cosines between queries can be set to anything without changing a score"
-        " ([proof](proofs.md))."
-    ),
-    design=_design,
-)
+QUESTION = read_question("static-or-contextual", design=_design)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Scale
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, Plain, make_design, read_question
 from qkv.studies.vocabulary import ABOVE, QUICK, Settings, arm, cost
 
 __all__ = ["QUESTION"]
@@ -86,33 +86,4 @@ def _with(what: str) -> Plain:
     )
 
 
-QUESTION = Question(
-    name="techniques",
-    asks="Which technique of today's small Transformers buys how much?",
-    answer=(
-        "cost in nats per token of leaving each one out, at equal steps, each with a tuned rate (at 10 M parameters,"
-        " the rate of the small model)"
-    ),
-    falsified_by="Leaving out a technique lowers the loss, or AdamW keeps up with Muon.",
-    literature=(
-        "Each technique was published with an ablation of its own, at other sizes, on other texts and mostly with one"
-        " seed. We found no published ladder of all of them with a tuned rate for each arm and intervals over seeds, at"
-        " a million parameters or at ten; at ten million, this one reuses the rates of the small arms."
-    ),
-    plain=Plain(
-        above="At equal steps and tuned rates, Muon beats AdamW by {effect} nats per token.",
-        below="At equal steps and tuned rates, AdamW beats Muon by {effect} nats per token.",
-        same="At equal steps and tuned rates, Muon and AdamW do equally well.",
-    ),
-    also={
-        "learned positions - all": _with("learned positions instead of rotary ones"),
-        "tied - all": _with("tied embeddings"),
-        "small start - all": _with("every matrix initialized small instead of some at zero"),
-    },
-    heard=(
-        "A new technique, one seed, and a baseline with an untuned learning rate. Here every small arm has its own rate"
-        " in every replicate, and the table shows what remains of each technique. Large arms reuse the rates of the"
-        " small ones, which may not be their best."
-    ),
-    design=_design,
-)
+QUESTION = read_question("techniques", design=_design)

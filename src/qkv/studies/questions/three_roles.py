@@ -9,7 +9,7 @@ beside the same model untrained.
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     ANSWERS,
@@ -142,43 +142,4 @@ def _full(ask: Ask) -> Design:
     )  # fmt: skip
 
 
-QUESTION = Question(
-    name="three-roles",
-    asks="Do W_Q, W_K, W_V give each vector three different roles?",
-    answer=(
-        "cost in nats of sharing them, against an attention with as few parameters; angles between what they read, the"
-        " symmetric share of W_Q W_K^T and the cost of swapping the two, against the untrained model"
-    ),
-    falsified_by=(
-        "One matrix in all three roles costs less than the margin, or no more than heads half as wide; swapping W_Q and"
-        " W_K of a trained model costs less than the margin."
-    ),
-    literature=(
-        "In language models, sharing W_K and W_V costs less than sharing W_Q and W_K, which makes scores symmetric"
-        " (Kayyam 2026, arXiv 2606.04032, abstract). We found no paper that compares the cost of sharing with the cost"
-        " of swapping trained W_Q and W_K on the same models."
-    ),
-    plain=Plain(
-        above="Three matrices serve the three roles better than one matrix, by {effect} nats per token.",
-        below="One matrix serves all three roles better than three matrices, by {effect} nats per token.",
-        same="One matrix serves all three roles as well as three matrices.",
-    ),
-    also={
-        "Q = K = V - narrow": Plain(
-            above="Parameter count does not explain it: three narrow matrices with as few are {effect} nats better.",
-            below="Three narrow matrices with as few parameters are {effect} nats worse than the one.",
-            same="Parameter count explains it: three narrow matrices with as few do as well as the one.",
-        ),
-        "exchanged": Plain(
-            above="Trained roles differ: swapping W_Q and W_K of a finished model raises the loss by {effect} nats.",
-            below="Swapping W_Q and W_K of a finished model lowers the loss by {effect} nats.",
-            same="Swapping W_Q and W_K of a finished model changes nothing that matters.",
-        ),
-    },
-    heard=(
-        "That query, key and value are three *roles* of a word, so there must be three matrices. With W_Q = W_K, scores"
-        " are symmetric: one token looks at another as much as the other looks back, apart from softmax and mask."
-        " Whether that costs anything has to be measured."
-    ),
-    design=quick_or_full(_quick, _full),
-)
+QUESTION = read_question("three-roles", design=quick_or_full(_quick, _full))

@@ -13,17 +13,15 @@ W_E, where it learns in the time of a study.
 
 import dataclasses
 
-from qkv.inspection.discriminant import MOST_CLASSES
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, Plain, make_design, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     ANSWERS,
     AT_START,
     BELOW,
     FULL,
-    IN_DEMO,
     LEARNS_MASKED,
     MASKED_LAYOUT,
     QUICK,
@@ -175,44 +173,4 @@ _ALSO = {
 }
 
 
-QUESTION = Question(
-    name="token-identity",
-    asks="Is a token's identity lost after the first layer? And when the objective is masked tokens?",
-    answer=(
-        f"tokens identified by a linear probe (only the most frequent ones, at most {MOST_CLASSES}) and, for all"
-        " tokens, by the nearest row of W_E, and information in nats, by layer and objective, against chance, untrained"
-        " models and a model without skip connections; also at hidden positions"
-    ),
-    falsified_by=(
-        f"After the first layer, a probe identifies {MARGIN:g} points fewer tokens than before it; without skip"
-        " connections, it identifies as many at the top as at the bottom (then the measure is blind)."
-    ),
-    literature=(
-        "Next-token models lose information about the input token from layer to layer; masked models lose it and then"
-        " rebuild token identity at the top (Voita et al. 2019, arXiv 1909.01380, abstract). From the vectors of any"
-        " layer, the exact input can be recovered, at initialization and after training (Nikolaou et al. 2025, arXiv"
-        " 2510.15511, abstract): what a linear probe cannot read is not lost to every reader."
-    ),
-    plain=Plain(
-        above=(
-            "No: after the first layer of a causal model, a linear probe identifies frequent tokens more often, by"
-            " {effect} percentage points."
-        ),
-        below=(
-            "Partly: after the first layer of a causal model, a linear probe identifies frequent tokens less often, by"
-            " {effect} percentage points."
-        ),
-        same="No: after the first layer of a causal model, a linear probe identifies as many frequent tokens.",
-    ),
-    also=_ALSO,
-    heard=(
-        "That after one attention layer a vector is a mixture of all others and the word itself is gone. This ignores"
-        " the skip connection, which carries a token's own vector past the attention and adds it to the output."
-    ),
-    elsewhere=(
-        f"{IN_DEMO}: there the nearest row of the table of embeddings names 100.0 tokens of 100 after layer 1, as"
-        " before it. In the kept full run on tinyshakespeare it names 99.5 of 100 fewer in the untrained model too, so"
-        " training is not the cause."
-    ),
-    design=_design,
-)
+QUESTION = read_question("token-identity", design=_design)

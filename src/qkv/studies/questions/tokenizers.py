@@ -31,7 +31,7 @@ from qkv.studies.engine.assembly import config_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text
 from qkv.studies.expectation import Expected
 from qkv.studies.probes.relatedness import AGAIN, UNTRAINED, compared
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, Plain, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import ABOVE, AT_START, FULL, QUICK, Settings, arm, difference, learned, near
 
 __all__ = ["QUESTION"]
@@ -265,42 +265,4 @@ def _alike(of: str) -> Plain:
     )
 
 
-QUESTION = Question(
-    name="tokenizers",
-    asks="Words, subwords, characters, bytes: what changes?",
-    answer=(
-        "bits per byte of the same validation text by tokenizer and vocabulary, at equal training operations (equal"
-        " compute) and at equal bytes read (equal text); agreement with a word model on which words are alike"
-    ),
-    falsified_by=(
-        "At equal compute, characters are no worse than BPE; at equal text, BPE is no worse than characters; WordPiece"
-        " and Unigram with as many pieces differ from BPE by more than BPE does from characters."
-    ),
-    literature=(
-        "For pretraining at BERT's size, a Unigram vocabulary follows morphology more closely than BPE and does as well"
-        " or better afterwards (Bostrom and Durrett 2020, arXiv 2004.03720, abstract). Losses per token are not"
-        " comparable between tokenizers, so published perplexities with different vocabularies say little. We know"
-        " figures of vocabulary sweeps only from notes, so none is printed."
-    ),
-    plain=Plain(
-        above="At equal compute, characters model the same bytes better than BPE, by {effect} bits per byte.",
-        below="At equal compute, BPE models the same bytes better than characters, by {effect} bits per byte.",
-        same="At equal compute, BPE and characters model the same bytes equally well.",
-    ),
-    also={
-        "words 4096, equal compute - characters": Plain(
-            above="Whole words, charged for what they lose, do worse than characters, by {effect} bits per byte.",
-            below="Whole words, charged for what they lose, do better than characters, by {effect} bits per byte.",
-            same="Whole words, charged for what they lose, do as well as characters.",
-        ),
-        "W_E: BPE 1024 ~ words 4096, less its start": _alike("word pieces"),
-        "W_E: characters ~ words 4096, less its start": _alike("characters"),
-    },
-    heard=(
-        "Comparisons of losses *per token*. A token of one tokenizer is longer than a token of another, so these say"
-        " nothing. Bits per byte of the same text can be compared, with a charge for what the tokenizer throws away."
-    ),
-    design=quick_or_full(_quick, _full),
-    derive=compared,
-    counted=_counted,
-)
+QUESTION = read_question("tokenizers", design=quick_or_full(_quick, _full), derive=compared, counted=_counted)

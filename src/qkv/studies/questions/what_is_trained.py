@@ -15,7 +15,7 @@ import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import ABOVE, FULL, QUICK, arm, difference, level, near
 
 __all__ = ["QUESTION"]
@@ -155,64 +155,4 @@ def _full(ask: Ask) -> Design:
     )
 
 
-QUESTION = Question(
-    name="what-is-trained",
-    asks=(
-        "Does training change the input embeddings, or only W_Q, W_K, W_V? Is that learning, or just the"
-        " optimizer moving?"
-    ),
-    answer=(
-        "nats by which resetting a matrix makes the finished model worse, drift against random labels, unseen rows, and"
-        " the loss ledger: how much of the drop in loss is due to the change of each matrix"
-    ),
-    falsified_by=(
-        "Resetting W_E costs no more than the margin; a row of a token that training never met moves (untied, without"
-        " weight decay); W_E moves as far on random labels and the loss does not depend on it."
-    ),
-    literature=(
-        "A widely read answer says that the original encodings of systems such as BERT are fixed; in fact its table of"
-        " word embeddings is a trained parameter. We found no published drift against random labels. In a table of word"
-        " vectors, most of what random pairs of rows share is one common shift (Bis et al. 2021), so drift alone is no"
-        " sign of meaning."
-    ),
-    plain=Plain(
-        above=(
-            "Training changes the input embeddings like every other matrix, and the finished model needs that:"
-            " resetting W_E to its initial values raises the loss by {effect} nats per token."
-        ),
-        below=(
-            "Training changes the input embeddings like every other matrix, but here it hurt: resetting W_E lowers the"
-            " loss by {effect} nats per token."
-        ),
-        same=(
-            "Training changes the input embeddings like every other matrix, but the finished model does as well with"
-            " the initial ones."
-        ),
-    ),
-    also={
-        "W_E earned (adamw)": Plain(
-            above="This is learning: of the drop in loss, {effect} nats per token are due to the change of W_E itself.",
-            below="The change of W_E itself raised the loss, by {effect} nats per token.",
-            same="None of the drop in loss that matters is due to the change of W_E itself.",
-        ),
-        "W_E moved (adamw)": Plain(
-            above=(
-                "W_E moved farther than when trained on random labels: the extra distance is {effect} times its initial"
-                " norm."
-            ),
-            below=(
-                "W_E moved less far than when trained on random labels: the difference is {effect} times its initial"
-                " norm."
-            ),
-            same="W_E moved as far as when trained on random labels.",
-        ),
-    },
-    heard=(
-        "That the input vectors of BERT and similar models are fixed, and only W_Q, W_K and W_V learn. The table of"
-        " input vectors is a parameter like they are: it gets gradient, and it moves. Sinusoidal positions are fixed,"
-        " and so are word vectors that somebody made beforehand and chose to freeze. Movement alone is no sign of"
-        " learning: an optimizer also moves matrices on random labels, some of them farther. Nor is the cost of"
-        " resetting a matrix what it learned, since all others were fitted to it."
-    ),
-    design=quick_or_full(_quick, _full),
-)
+QUESTION = read_question("what-is-trained", design=quick_or_full(_quick, _full))

@@ -10,8 +10,8 @@ import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.probes.watchers import PERIODS
-from qkv.studies.question import Accounts, Ask, Plain, Question, make_design
-from qkv.studies.vocabulary import FULL, IN_DEMO, QUICK, arm, level
+from qkv.studies.question import Ask, make_design, read_question
+from qkv.studies.vocabulary import FULL, QUICK, arm, level
 
 __all__ = ["QUESTION"]
 
@@ -82,62 +82,4 @@ def _design(ask: Ask) -> Design:
     )
 
 
-QUESTION = Question(
-    name="what-moved-q",
-    asks="When queries change in training, is it because W_Q changed or because the encodings did?",
-    answer="share of each term of dq = dx W_Q + x dW_Q + dx dW_Q, by layer and period, and for k, v and scores",
-    falsified_by="The shares of a product do not sum to 1; the sign of the difference flips with another seed.",
-    literature=(
-        "The split is exact algebra; we found no published shares. A share of q is a property of this parametrization:"
-        " a change of basis inside a head that alters no score alters it."
-    ),
-    plain=Plain(
-        above=(
-            "In this recipe, under AdamW, queries of the first layer change more because their input vectors changed"
-            " than because W_Q did."
-        ),
-        below=(
-            "In this recipe, under AdamW, queries of the first layer change more because W_Q changed than because their"
-            " input vectors did."
-        ),
-        same=(
-            "In this recipe, under AdamW, queries of the first layer change as much because of W_Q as because of their"
-            " input vectors."
-        ),
-    ),
-    also={
-        "L0.q: both together (adamw)": Plain(
-            above="{effect} of the change needs both.",
-            below="What needs both reverses {effect} of the change.",
-            same="None of the change that matters needs both.",
-        ),
-        "L0.q: encodings - matrix (sgd)": Plain(
-            above="Under SGD, the input vectors cause more of it than W_Q.",
-            below="Under SGD, W_Q causes more of it than the input vectors.",
-            same="Under SGD, W_Q and the input vectors cause equal shares of it.",
-        ),
-        "L0.scores: both together (adamw)": Plain(
-            above="Under AdamW, {effect} of the change of the scores needs both vectors and matrices.",
-            below="Under AdamW, what needs both reverses {effect} of the scores' change.",
-            same="Under AdamW, none of the change of the scores that matters needs both vectors and matrices.",
-        ),
-    },
-    accounts=Accounts(
-        columns=tuple(_CAUSES.values()),
-        rows=tuple(
-            (f"{product}, {period}", tuple(_when(period, product, cause).name for cause in _CAUSES))
-            for product in _FOLLOWED
-            for period in PERIODS
-        ),
-    ),
-    heard=(
-        'That *the query is learned*. A query is a product, x W_Q, and "Q" is used for the input vectors x, the matrix'
-        " W_Q and the product. Its change splits exactly into dx W_Q, x dW_Q and dx dW_Q. Where x and W_Q both end far"
-        " from a small start, the last term is large and belongs to neither alone."
-    ),
-    elsewhere=(
-        f"{IN_DEMO}: there the input vectors alone make 71% of the change of queries of the first layer, W_Q alone 27%,"
-        " and 3% needs both. Of the change of its scores 29% needs both."
-    ),
-    design=_design,
-)
+QUESTION = read_question("what-moved-q", design=_design)

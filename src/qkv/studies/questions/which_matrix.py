@@ -9,7 +9,7 @@ trained, the cost of setting each matrix back to its start and the ledger stand 
 from qkv.presets import find as find_preset
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Accounts, Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, Plain, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     BELOW,
@@ -225,68 +225,4 @@ def _alone(letter: str) -> tuple[str, Plain]:
     )
 
 
-QUESTION = Question(
-    name="which-matrix",
-    asks="Which of W_Q, W_K, W_V, W_O matters, and what does W = I (so Q = K = V = X) cost?",
-    answer=(
-        "cost in nats of freezing, sharing or fixing each matrix to I, the QxK and VxO interactions, resets, and the"
-        " loss ledger"
-    ),
-    falsified_by=(
-        "On text, freezing W_Q and W_K costs more than freezing W_V and W_O; either interaction is negative beyond the"
-        " margin; W_V = W_O = I is free with skip connections. This order is for matrices frozen at N(0, 0.02); the"
-        " rows for Glorot initialization show whether it depends on that."
-    ),
-    literature=(
-        "Without the skip connection around attention (the one around the MLP was kept, and attention began near the"
-        " identity), W_V = W_O = I matched a standard block with a tuned learning rate (evaluation loss 1.178; 1.194"
-        " with both trained). With that skip connection, the identity was slightly worse (He and Hofmann 2023, arXiv"
-        " 2311.01906). Our skipless model has no skip connections around its MLPs either, and its attention starts"
-        " anywhere, so that row asks something harder. Replacing all attention maps of pretrained models by constant"
-        " means and probing again lost 8% in relative terms (Hassid et al. 2022). Sharing W_K and W_V costs less than"
-        " sharing W_Q and W_K in language models (Kayyam 2026, arXiv 2606.04032). We found no paper that compares the"
-        " cost of freezing a matrix with the cost of resetting it on the same models. The arms with Glorot"
-        " initialization were added after the others, when their losses on two of the seeds had been seen at one"
-        " learning rate."
-    ),
-    plain=Plain(
-        above="Frozen at a small random start, W_V and W_O cost more than W_Q and W_K.",
-        below="Frozen at a small random start, W_Q and W_K cost more than W_V and W_O.",
-        same="Frozen at a small random start, W_Q and W_K cost as much as W_V and W_O.",
-    ),
-    also={
-        "VO - QK, earned": Plain(
-            above=(
-                "Yet in a fully trained model, the changes of W_V and W_O account for more of the improvement, by"
-                " {effect} nats per token."
-            ),
-            below=(
-                "In a fully trained model, too, the changes of W_Q and W_K account for more of the improvement, by"
-                " {effect} nats per token."
-            ),
-            same="In a fully trained model, the changes of the two pairs account for the same improvement.",
-        ),
-        "all identity - trained": Plain(
-            above="With W = I throughout (q = k = v = x), the loss is {effect} nats per token higher.",
-            below="With W = I throughout (q = k = v = x), the loss is {effect} nats per token lower.",
-            same="With W = I throughout (q = k = v = x), the model does as well.",
-        ),
-        **dict(_alone(letter) for letter in "QKV"),
-    },
-    accounts=Accounts(
-        columns=("frozen during training", "reset at the end", "improvement due to its change"),
-        rows=tuple(
-            (
-                _matrices(name) if name != "MLP" else "W_in and W_out",
-                (f"{_name(name)} - trained", f"{name} set back", f"{name} earned"),
-            )
-            for name in _ACCOUNTS
-        ),
-    ),
-    heard=(
-        "That W_Q asks, W_K answers and W_V speaks, each doing its own thing. A model only sees products: W_Q W_K^T in"
-        " scores and W_V W_O in outputs. So when one factor is frozen, the other can compensate, and the cost of a"
-        " frozen pair depends on the start it is frozen at. The rows below show both."
-    ),
-    design=quick_or_full(_quick, _full),
-)
+QUESTION = read_question("which-matrix", design=quick_or_full(_quick, _full))

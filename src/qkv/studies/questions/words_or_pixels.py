@@ -13,7 +13,7 @@ what the blocks add to them, which is another question. The matrices themselves 
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     AT_START,
@@ -175,39 +175,4 @@ def _full(ask: Ask) -> Design:
     )
 
 
-QUESTION = Question(
-    name="words-or-pixels",
-    asks="Is an image transformer the same machine?",
-    answer=(
-        "cost of freezing matrices and of W = I in pixels and in words, as shares of what answer frequencies leave"
-        " open, and in points of accuracy in pixels; the same measures of W_Q and W_K"
-    ),
-    falsified_by=(
-        "A frozen patch projection costs pixels more than the margin, or as much as a frozen table costs words;"
-        " freezing W_Q and W_K costs pixels more than freezing W_V and W_O."
-    ),
-    literature=(
-        "An image is cut into patches, and one linear map brings them to the model's width: this is the embedding table"
-        " of a text, for dense codes instead of one-hot ones (Dosovitskiy et al. 2020, arXiv 2010.11929). We found no"
-        " paper that freezes it and a text's table side by side. The margin was lowered to that of `frozen-embeddings`,"
-        " in this unit, after a first quick run and a full run of that study had been seen."
-    ),
-    plain=Plain(
-        above="Freezing the input projection costs an image model more than freezing W_E costs a word model.",
-        below="Freezing the input projection costs an image model less than freezing W_E costs a word model.",
-        same="Freezing the input projection costs an image model as much as freezing W_E costs a word model.",
-    ),
-    also={
-        "VO frozen: pixels - words": Plain(
-            above="Freezing W_V and W_O costs the image model more, by {effect} of what answer frequencies leave open.",
-            below="Freezing W_V and W_O costs the image model less, by {effect} of what answer frequencies leave open.",
-            same="Freezing W_V and W_O costs both as much.",
-        ),
-        "identity: pixels - words": Plain(
-            above="W = I throughout costs the image model more, by {effect} of what answer frequencies leave open.",
-            below="W = I throughout costs the image model less, by {effect} of what answer frequencies leave open.",
-            same="W = I throughout costs both as much.",
-        ),
-    },
-    design=quick_or_full(_quick, _full),
-)
+QUESTION = read_question("words-or-pixels", design=quick_or_full(_quick, _full))
