@@ -107,7 +107,8 @@ def _effect(row: JsonMapping, y: float, x: Any, ends: tuple[float, float], role:
     middle = f"{y:g}"
     yield f"<g><title>{told}</title>"
     yield f'<text x="{left - 8:.1f}" y="{y + 4:g}" text-anchor="end">{html.escape(shown)}</text>'
-    yield from (f'<circle class="one" cx="{x(value)}" cy="{middle}" r="2"/>' for value in values_of(row))
+    places = dict.fromkeys(x(value) for value in values_of(row))  # replicates at one place are one dot
+    yield from (f'<circle class="one" cx="{place}" cy="{middle}" r="2"/>' for place in places)
     interval = f'x1="{x(row["low"])}" x2="{x(row["high"])}" y1="{middle}" y2="{middle}"'
     yield f'<line class="{role}" {interval} stroke-width="2"/>'
     yield f'<circle class="{role}" cx="{x(row["effect"])}" cy="{middle}" r="{_DOT}"/>'
