@@ -28,7 +28,8 @@ def design_of(name: str) -> Design:
     more = {key: source[key] for key in ("labelled", "vectors") if key in source}
     more |= {"images": tuple(source["images"])} if "images" in source else {}
     named = (source["name"], source["sha256"])
-    return find(kept["study"]).design(Ask(named=named, quick=kept["quick"], seeds=kept["replicates"], **more))
+    ask = Ask(named=named, quick=kept["quick"], seeds=kept["replicates"], tuned="untuned" not in source, **more)
+    return find(kept["study"]).design(ask)
 
 
 def anew(name: str) -> dict:

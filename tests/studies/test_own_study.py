@@ -161,7 +161,7 @@ def typed(capsys, *words: object) -> tuple[int, str, str]:
 def test_a_planted_difference_is_found_and_said(write, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     path = write(
-        STUDY.replace("steps = 20", "steps = 60")
+        STUDY.replace("steps = 20", "steps = 100").replace("seeds = 6", "seeds = 9")
         + '[[effects]]\nname = "extra drift"\nof = "drift W_E"\nbetween = ["narrow", "wide"]\nmargin = 0.1\n'
     )
     status, out, err = typed(capsys, "study", path, "--json")
@@ -171,8 +171,8 @@ def test_a_planted_difference_is_found_and_said(write, capsys, monkeypatch, tmp_
     assert verdict["asks"] == "Does width help?" and verdict["study"] == "mine"
     size, low, high = (f"{verdict[name]:.3f}" for name in ("effect", "low", "high"))
     first = "A narrow model costs "
-    interval = f"Cost of a narrow model: +{size} nats per token (95% interval +{low} to +{high}, 6 replicates)."
-    assert first in verdict["plain"] and interval in verdict["sentence"] and "of 60 steps" in err
+    interval = f"Cost of a narrow model: +{size} nats per token (95% interval +{low} to +{high}, 9 replicates)."
+    assert first in verdict["plain"] and interval in verdict["sentence"] and "of 100 steps" in err
     assert verdict["expected"] == {"above": 0.0} and verdict["otherwise"] == []
     assert [row["outcome"] for row in verdict["contrasts"]] == ["met", None]
     assert [row["unit"] for row in verdict["contrasts"]] == ["nats per token", "times the initial norm"]
@@ -193,7 +193,7 @@ def test_what_makes_no_difference_and_what_is_open_are_said_so(write):
     contrast = own.design(ask(own), 20).contrasts[0]
     for values, said in (
         ([0.001, -0.001, 0.002, -0.002, 0.001, -0.001], "makes no meaningful difference (within ±0.02 nats per token)"),
-        ([0.5, -0.5, 0.2, -0.3, 0.4, -0.1], "Inconclusive (-0.50 to +0.50 nats per token): cost of a narrow model."),
+        ([0.5, -0.5, 0.2, -0.3, 0.4, -0.1], "Inconclusive (-0.43 to +0.46 nats per token): cost of a narrow model."),
         ([-0.51, -0.5, -0.52, -0.5, -0.5, -0.52], "narrow model lowers the loss by 0.51 nats per token."),
     ):
         assert said in plainly(own.question, judged([(contrast, numbered(values))]))
@@ -202,7 +202,7 @@ def test_what_makes_no_difference_and_what_is_open_are_said_so(write):
 def test_names_with_braces_are_said_as_they_are(write):
     own = read(write(STUDY.replace("cost of a narrow model", "effect of {d_model}")))
     effects = judged([(own.design(ask(own), 20).contrasts[0], numbered([0.5, 0.4, 0.6, 0.5, 0.5, 0.6]))])
-    assert plainly(own.question, effects).startswith("Effect of {d_model}: the loss of ‘narrow’ is 0.52")
+    assert plainly(own.question, effects).startswith("Effect of {d_model}: the loss of ‘narrow’ is 0.50")
 
 
 def test_a_study_that_was_stopped_goes_on_and_ends_with_the_same_bytes(write, tmp_path, monkeypatch):
@@ -234,10 +234,10 @@ def timed(monkeypatch):
 
     def timed(step: float) -> None:
         def estimate(design, source, cache, workers):
-            seconds = {arm.name: 4.5 * step * design.scale.steps for arm in design.arms}
+            steps, each = design.scale.steps, {arm.name: 4.5 * step for arm in design.arms}
             return Estimate(
-                seconds_per_replicate=seconds, primary=design.main_arms, workers=1, slowest=step * design.scale.steps,
-                seconds_per_step={arm.name: step for arm in design.arms},
+                seconds_per_replicate={name: steps * more for name, more in each.items()}, primary=design.main_arms,
+                workers=1, slowest=step * steps, slowest_step=step, steps=steps, seconds_per_step=each,
             )  # fmt: skip
 
         monkeypatch.setattr(module, "estimate", estimate)
@@ -328,7 +328,7 @@ def test_the_example_runs_small_in_seconds(write, tmp_path, capsys, monkeypatch)
     path = write('steps = 10\nseeds = 2\ntokenizer = "char"\n' + here)
     status, out, err = typed(capsys, "study", path)
     assert status == 0 and "modern layout (in some arms no QK-norm)" in out and "cost of leaving QK-norm out" in out
-    assert "2 arms x 2 replicates, about 18 trainings of 10 steps" in err
+    assert "2 arms x 2 replicates, about 20 trainings of 10 steps" in err
 
 
 # mistakes

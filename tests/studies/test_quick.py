@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ RESULTS = Path(__file__).parent.parent.parent / "docs" / "answers" / "results"
 def test_what_is_known_is_what_the_kept_quick_run_found(path):
     kept = json.loads(path.read_text("utf-8"))
     main, found = kept["contrasts"][0], known(kept["study"])
-    assert (found["sd"], found["unit"], found["effect"]) == (float(f"{main['sd']:.2g}"), main["unit"], main["name"])
+    sd = statistics.stdev(main["values"])
+    assert (found["sd"], found["unit"], found["effect"]) == (float(f"{sd:.2g}"), main["unit"], main["name"])
     for arm in (arm for arm in kept["arms"] if arm["rates"]):
         mean = math.exp(sum(map(math.log, arm["rates"])) / len(arm["rates"]))
         assert found["rates"][arm["name"]] == float(f"{mean:.2g}")
@@ -43,9 +45,10 @@ def test_no_arm_of_a_quick_study_is_tuned(name, long_text, kept):
 
 def timed(design, seconds: float) -> Estimate:
     """An estimate in which each arm takes so many seconds a replicate."""
+    each, steps = [arm.name for arm in design.arms], design.scale.steps
     return Estimate(
-        seconds_per_replicate=dict.fromkeys((arm.name for arm in design.arms), seconds), primary=design.main_arms,
-        workers=1, slowest=seconds, steps=design.scale.steps,
+        seconds_per_replicate=dict.fromkeys(each, seconds), primary=design.main_arms, workers=1, slowest=seconds,
+        slowest_step=seconds / steps, steps=steps, seconds_per_step=dict.fromkeys(each, seconds / steps),
     )  # fmt: skip
 
 

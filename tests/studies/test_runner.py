@@ -68,8 +68,8 @@ def test_the_verdict_follows_from_the_rows(whole):
     assert verdict["effect"] == pytest.approx(np.median(costs), abs=1e-12)
     assert verdict["seeds"] == 3 and verdict["low"] < verdict["effect"] < verdict["high"]
     assert {"study", "verdict", "sentence", "unit", "margin", "p", "run"} <= verdict.keys()
-    size = f"{verdict['effect']:+.3f} nats per token (95% interval "
-    assert size in verdict["sentence"] and "quick run is weak" in verdict["sentence"]
+    size = f"{verdict['effect']:+.3f} nats per token"
+    assert size in verdict["sentence"] and "replicates of this spread" in verdict["sentence"]
     assert "over seeds and 3 slices of the text" in verdict["condition"]
 
 
@@ -177,7 +177,10 @@ def test_more_seeds_add_to_the_runs_that_are_there_and_the_verdict_says_so(tiny,
 def test_a_budget_for_the_main_question_alone_is_taken_and_says_so(tiny, small_text):
     design = tiny.design(runner.Ask(source=str(small_text)))
     costs = {"trained": 20.0, "frozen": 20.0, "other": 200.0}
-    found = Estimate(seconds_per_replicate=costs, primary=("trained", "frozen"), workers=1, slowest=1.0, steps=8)
+    found = Estimate(
+        seconds_per_replicate=costs, primary=("trained", "frozen"), workers=1, slowest=1.0, slowest_step=0.1, steps=8,
+        seconds_per_step=dict.fromkeys(costs, 0.5),
+    )  # fmt: skip
     assert found.minutes(3) == pytest.approx(13.2) and found.minutes(3, found.primary) == pytest.approx(2.2)
     found.check(design, 14)
     asked = dataclasses.replace(
@@ -249,7 +252,7 @@ def test_another_margin_judges_the_same_trainings_and_names_the_first(tiny, smal
     assert again["run"] != first["run"] and (again["margin"], again["earlier_margins"]) == (0.2, [0.05])
     assert [row["values"] for row in again["contrasts"]] == [row["values"] for row in first["contrasts"]]
     assert again["trainings"] == first["trainings"] and again["not_reached"] == []
-    assert again["notes"][0] == "The same trainings were judged before, by a margin of 0.050"
+    assert again["notes"][0] == "The same trainings were judged before with a margin of 0.050"
     assert again["taken_over"] == [Path(first["run"]).name] and Path(first["run"]).name in again["notes"][1]
     assert tiny.answer(small_text, tmp_path / "runs", margin=0.2) == again | {"budget_minutes": 3}
     assert first["earlier_margins"] == []
