@@ -65,7 +65,7 @@ def test_a_training_that_diverged_measures_what_blind_guessing_does_or_nothing(q
 
 def test_a_training_that_two_arms_share_counts_for_both_whoever_asked_first():
     """At the same rate the arm with a rate of its own and the one that takes over another's are one training."""
-    design = find("heads-and-scale").design(Ask(named=TEXT, quick=True, seeds=2))
+    design = find("heads-and-scale").design(Ask(named=TEXT, quick=True, tuned=True, seeds=2))
 
     def figures(late: str) -> tuple[ArmFigures, ...]:
         rows: dict[str, dict] = {}
