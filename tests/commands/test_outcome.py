@@ -31,10 +31,10 @@ def test_a_tie_is_no_defeat_and_an_interval_no_victory():
     summary = {"val_loss": 0.5, "accuracy": 0.83, "accuracy_interval": (0.80, 0.86)}
     summary |= {"baselines": {"majority": 0.51, "tfidf": 0.84}, "baselines_nats": {"majority": 0.69, "tfidf": 0.49}}
     marks = {name: mark for name, _, _, mark in loss_rows(summary, find_task("classify"))}
-    assert sorted(marks.values()) == ["", "beaten", "not told apart"]
+    assert sorted(marks.values()) == ["", "beaten", "no clear difference"]
     assert marks["this model"] == ""
     summary |= {"accuracy": 0.84, "accuracy_interval": None}
-    assert [row[3] for row in loss_rows(summary, find_task("classify"))].count("not told apart") == 1
+    assert [row[3] for row in loss_rows(summary, find_task("classify"))].count("no clear difference") == 1
 
 
 def sample(prompt):

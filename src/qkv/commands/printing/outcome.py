@@ -25,13 +25,16 @@ _STOPPED = {
     "budget": "validation had stopped falling",
     "watched": "it was watched in a program of its own",
 }
+_LESS_NGRAM = "loss_less_ngram"
+"""The fact of a run that holds its loss minus that of the best n-gram, with its interval."""
 _LONGEST_SAMPLE = 300
 _SHORT_EXAMPLE = 80
 
 
 def print_outcome(run: "Run") -> None:
     """The end of a training, for a person."""
-    summary = run.summary
+    with run.recorded() as telemetry:
+        summary = {**run.summary, _LESS_NGRAM: telemetry.fact(_LESS_NGRAM)}
     print()
     if summary.get("val_loss") is not None:
         metric = run.task.metric.replace("_", " ")
@@ -96,7 +99,7 @@ class _Figures(NamedTuple):
         return -float("inf") if self.nats is None else -self.nats
 
 
-_MARKS: "dict[Standing, str]" = {"better": "beaten", "level": "not told apart", "worse": "not beaten"}
+_MARKS: "dict[Standing, str]" = {"better": "beaten", "level": "no clear difference", "worse": "not beaten"}
 
 
 def _stands(summary: JsonMapping, other: _Figures, task: "Task") -> "Standing":
@@ -107,6 +110,8 @@ def _stands(summary: JsonMapping, other: _Figures, task: "Task") -> "Standing":
     if task.judged and own is not None and other.metric is not None:
         interval = summary.get(f"{task.metric}_interval")
         return standing(own, interval, other.metric, higher_is_better=task.higher_is_better)
+    if other.name.startswith("best n-gram") and (less := summary.get(_LESS_NGRAM)):
+        return standing(less["difference"], (less["low"], less["high"]), 0.0, higher_is_better=False)
     return standing(
         summary["val_loss"], None, float("inf") if other.nats is None else other.nats, higher_is_better=False
     )
@@ -137,7 +142,8 @@ def _verdict(summary: JsonMapping, task: "Task") -> str:
     if stands == "better":
         return f"Better than every baseline; the nearest is the {name} with {size}."
     if stands == "level":
-        return f"Not to be told from the {name}, with {size}: more validation {task.items or task.examples} would tell."
+        more = f"more validation {task.items or task.examples} would tell"
+        return f"Not significantly different from the {name} with {size}; {more}."
     return f"The {name} is better, with {size}: more training or more data would help."
 
 
@@ -164,7 +170,7 @@ def _diverged(run: "Run") -> str:
 
 
 def _last_samples(run: "Run") -> "list[Sample]":
-    with run.telemetry() as telemetry:
+    with run.recorded() as telemetry:
         samples = telemetry.samples()
     return [one for one in samples if one.step == samples[-1].step]
 

@@ -300,6 +300,7 @@ class Sections:
                 self.n_steps,
                 self.metric,
                 self._among,
+                self.telemetry and self.telemetry.fact("loss_less_ngram"),
             ),
             unit=unit,
             n_parameters=sum(math.prod(shape) for shape in self.snapshots.shapes.values()) or None,

@@ -48,11 +48,19 @@ class RunFacts:
     """What the labels of the random-label control are, in words."""
 
 
-def verdict(loss: LossSection | None, what: str, steps: int | None, metric: str = "", among: str = "") -> str:
+def verdict(
+    loss: LossSection | None,
+    what: str,
+    steps: int | None,
+    metric: str = "",
+    among: str = "",
+    less_ngram: JsonMapping | None = None,
+) -> str:
     """The line under a report's title.
 
     `what` is what the model predicts, in words such as "the next word of text"; `metric` what its task is judged by,
     such as "accuracy 0.84", and `among` where that stands among the baselines; without it they are named with nats.
+    less_ngram: `low` and `high` of the loss minus that of the best n-gram.
     """
     trained = f"After {steps:,} update{'s' * (steps != 1)}" if steps else "Before its first update"
     if loss is None or loss.best is None:
@@ -66,14 +74,15 @@ def verdict(loss: LossSection | None, what: str, steps: int | None, metric: str 
     lines = [line for line in loss.baselines if line.name != "uniform"]
     if not lines:
         return f"{text}."
-    return f"{text}: {_among(loss.best, lines)}."
+    is_open = less_ngram is not None and less_ngram["low"] <= 0 <= less_ngram["high"]
+    return f"{text}: {_among(loss.best, lines, is_open)}."
 
 
-def _among(loss: float, lines: list[Baseline]) -> str:
+def _among(loss: float, lines: list[Baseline], ngram_is_open: bool) -> str:
     """Where a loss stands among the baselines: the nearest that it beats, what it equals, what still beats it."""
-    beaten = sorted((line for line in lines if line.nats > loss + LEVEL), key=lambda line: line.nats)
-    level = [line for line in lines if abs(line.nats - loss) <= LEVEL]
-    ahead = sorted((line for line in lines if line.nats < loss - LEVEL), key=lambda line: line.nats)
+    level = [line for line in lines if abs(line.nats - loss) <= LEVEL or (ngram_is_open and line.name == "ngram")]
+    beaten = sorted((line for line in lines if line.nats > loss and line not in level), key=lambda line: line.nats)
+    ahead = sorted((line for line in lines if line.nats < loss and line not in level), key=lambda line: line.nats)
     if len(beaten) == len(lines):
         return f"better than {_names(beaten[:1])}" + (" and every other counting baseline" if len(beaten) > 1 else "")
     parts = [f"level with {_names(level)}"] if level else []
