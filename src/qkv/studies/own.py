@@ -70,10 +70,12 @@ _KEYS = {
 }  # fmt: skip
 _ARM_KEYS = {"what": "text", "set": "a table", "changes": "a list"}
 _EFFECT_KEYS = {
-    "name": "text", "what": "text", "of": "text", "between": "a list", "margin": "a number", "expected": "a table"
+    "name": "text", "what": "text", "of": "text", "between": "a list", "margin": "a number",
+    "expected": "a table such as { above = 0.0 }",
 }  # fmt: skip
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "text": str, "a number": (int, float), "a whole number": int, "a table": dict, "a list": list
+    "text": str, "a number": (int, float), "a whole number": int, "a table": dict, "a list": list,
+    "a table such as { above = 0.0 }": dict,
 }  # fmt: skip
 _SETTABLE = ("model.", "training.optimizer.", "training.schedule.", "training.batch_size", "training.accumulate")
 """Beginnings of the settings that arms may have."""

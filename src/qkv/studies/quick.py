@@ -1,6 +1,6 @@
 """The size of a quick study, from the time that it has: as many replicates and steps as fit, at known learning rates.
 
-One rule for every question. What is known of each is in `question.known`.
+One rule for every question; the known rates and spreads of each are in `question.known`.
 """
 
 import contextlib

@@ -80,7 +80,7 @@ def _rate(
 
 
 def _simulated(n: int) -> list[Contrast]:
-    """What is asked of simulated small studies of n replicates: coverage of each kind, and power."""
+    """Coverage of each kind of outcome, and power, in simulated small studies of n replicates."""
     what = f"simulated: how often the 95% interval of {n} differences contains their median, minus 95%"
     planted = f"simulated: how often an effect of {detectable(1.0, n):.2f} standard deviations is found, minus 80%"
     rates = [_rate(f"{kind}, {n} replicates", what, 1 - ALPHA, tries=DRAWN) for kind in OUTCOMES]

@@ -237,23 +237,23 @@ def _triplets(ask: Ask, text: Text) -> tuple[Contrast, ...]:
     if ask.named or len(grouped(ask.corpus(text).tokenizer)) < FEWEST_WORDS:
         return ()
     published = _measured(
-        f"{_KIND}: {_PUBLISHED}", "the same of published vectors, among the words that they have", _POINTS,
+        f"{_KIND}: {_PUBLISHED}", "the same for published vectors, among the words that they have", _POINTS,
         (1.0, _PUBLISHED, "triplets published"), constant=True,
     )  # fmt: skip
     return (
         *(
             _measured(
-                f"{_KIND}: {name} (causal)", f"triplets such as king, queen, dog of which {whose} have the first two"
-                " the more alike, beyond the half that chance gives", _POINTS, (1.0, "causal", f"triplets {name}"),
+                f"{_KIND}: {name} (causal)", f"triplets such as king, queen, dog whose first two are more alike"
+                f" than the others by {whose}, minus the 50% of chance", _POINTS, (1.0, "causal", f"triplets {name}"),
                 expected=ABOVE if name == "x" else None, constant=name == "counts",
             )  # fmt: skip
             for name, whose in _WHERE.items()
         ),
         *([published] if ask.has_vectors() else []),
         _measured(
-            f"{_KIND}: {_OTHER} - q (causal)", "the same of queries in another basis, where every score is what it was,"
-            " less that of the queries", _POINTS, (1.0, "causal", f"triplets {_OTHER}"), (-1.0, "causal", "triplets q"),
-            expected=BELOW,
+            f"{_KIND}: {_OTHER} - q (causal)",
+            "the same for queries in another basis, which leaves every score unchanged, minus that for the queries",
+            _POINTS, (1.0, "causal", f"triplets {_OTHER}"), (-1.0, "causal", "triplets q"), expected=BELOW,
         ),
     )  # fmt: skip
 

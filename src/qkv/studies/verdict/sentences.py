@@ -128,7 +128,7 @@ def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -
         "falsified_by": question.falsified_by,
         "refuted_by": _refuted_by(first),
         "literature": question.literature,
-        "accounts": None if question.accounts is None else dataclasses.asdict(question.accounts),
+        "accounts": dataclasses.asdict(question.accounts) if question.accounts and not made["quick"] else None,
     }
 
 

@@ -25,7 +25,7 @@ const reach = (rows) => d3.max(rows.flatMap((r) => [r.margin, r.low, r.high, ...
 // Effects that share an axis, and so a unit; each one's band is its margin.
 function forest(figure, rows, title, first) {
   const margins = [...new Set(rows.map((r) => r.margin))].sort((a, b) => a - b);
-  const frame = figure({ wide: true, title, caption: `A dot is the mean over paired replicates, the line its 95 % interval, small dots single replicates. The band is the margin of ${margins.map((m) => number(m)).join(" or ")}, below which a difference was called trivial before the first training.` });
+  const frame = figure({ wide: true, title, caption: `A large dot is the estimate (the median of paired replicates), the line its 95% interval, small dots single replicates. The band is the margin of ${margins.map((m) => number(m)).join(" or ")}, below which a difference was called trivial before the first training.` });
   chart(frame, (width, colours) => {
     const names = rows.map((r) => r.name);
     const left = widthOf(names, 0.42 * width, 7.4); // a longer one takes another line
