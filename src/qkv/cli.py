@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from qkv import __version__
 from qkv.commands import COMMANDS
+from qkv.commands.printing.screen import Plain
 from qkv.errors import QkvError, UserError, is_out_of_memory, too_long, typed, unknown
 from qkv.othernames import unknown_command, unknown_setting
 
@@ -160,9 +161,19 @@ def _leave(statuses: list[int]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return its exit status."""
-    for stream in (sys.stdout, sys.stderr):  # a console that lacks a character shows ? and goes on
+    streams = sys.stdout, sys.stderr
+    for name, stream in zip(("stdout", "stderr"), streams, strict=True):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="replace")  # a console that lacks a character shows ? and goes on
+            setattr(sys, name, Plain(stream))
+    try:
+        return _ended(argv)
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _ended(argv: Sequence[str] | None) -> int:
+    """The exit status of one command line, every outcome told in words."""
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():  # read when torch is imported, further on
         os.environ["GOMP_SPINCOUNT"] = str(_SPINS)
     try:

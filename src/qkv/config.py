@@ -5,6 +5,7 @@ Only what TOML can hold is allowed in a field: bool, int, float, str, tuples of 
 """
 
 import dataclasses
+import re
 import tomllib
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -196,12 +197,22 @@ def _escape(character: str) -> str:
     return character if character.isprintable() else f"\\U{ord(character):08x}"
 
 
+_LARGEST_TOML = 1 << 20
+_DEEPEST_KEY = 200
+"""The parser's time grows as the third power of the parts of a dotted name."""
+
+
 def load_toml(path: Path) -> Table:
     """The tables of a TOML file.
 
     Raises ConfigError where the file is not TOML, naming file and line.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        if path.stat().st_size > _LARGEST_TOML:
+            raise ValueError(f"it has more than {_LARGEST_TOML:,} bytes")
+        text = path.read_text(encoding="utf-8")
+        if any(piece.count(".") > _DEEPEST_KEY for piece in re.split(r"[=,\[\]{}\n]", text)):
+            raise ValueError(f"a name in it has more than {_DEEPEST_KEY} parts")
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None

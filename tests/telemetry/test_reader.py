@@ -12,6 +12,7 @@ from qkv.errors import AddressError
 from qkv.telemetry import NULL_ARM, RUN_ARM, AddressRow, MeasureRow, Store, Telemetry
 
 ADDRESSES = ("W_E", "L0.W_Q", "L0.W_K", "L1.W_Q", "L1.W_K")
+WATCH = {"level": "light", "looks": 1, "numbers": 2, "seconds": 0.5, "share": 0.01}
 SITES = ("embed", "attn", "attn", "attn", "attn")
 
 
@@ -164,15 +165,15 @@ def test_words_and_facts_come_back(tmp_path):
         store.add_event(4, "spike", "the loss doubled", address="L0.W_Q", evidence={"loss": 9.5})
         store.add_session(4, "interrupt", "Ctrl-C")
         store.set_fact("baselines", {"unigram": 3.3, "order": None})
-        store.set_clock_fact("watch", {"share": 0.01})
+        store.set_clock_fact("watch", WATCH)
     with Telemetry(tmp_path / "t.sqlite") as telemetry:
         best = telemetry.best_evaluation()
         assert best is not None and (best.step, best.loss, best.train_loss, best.is_best) == (6, 1.5, 1.4, True)
         assert telemetry.samples()[0].text == " or not"
         assert telemetry.events()[0].evidence == {"loss": 9.5}
         assert telemetry.sessions()[0].sentence == "Ctrl-C"
-        assert telemetry.facts() == {"baselines": {"unigram": 3.3, "order": None}, "watch": {"share": 0.01}}
-        assert telemetry.fact("watch") == {"share": 0.01} and telemetry.fact("nothing", 5) == 5
+        assert telemetry.facts() == {"baselines": {"unigram": 3.3, "order": None}, "watch": WATCH}
+        assert telemetry.fact("watch") == WATCH and telemetry.fact("nothing", 5) == 5
 
 
 def test_an_empty_run_reads_as_empty(tmp_path):

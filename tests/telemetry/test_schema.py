@@ -99,9 +99,9 @@ def test_a_reader_writes_nothing_and_trusts_no_schema(path):
 def test_a_writer_that_died_while_it_made_the_tables_is_gone_on_with(path):
     alter(path, "DROP TABLE clock_facts", "DROP VIEW history")
     with Store(path) as store:
-        store.set_clock_fact("machines", [1])
+        store.set_clock_fact("machines", [{"cores": 1}])
     with Telemetry(path) as telemetry:
-        assert telemetry.fact("machines") == [1] and telemetry.last_step() == 2
+        assert telemetry.fact("machines") == [{"cores": 1}] and telemetry.last_step() == 2
 
 
 def test_one_altered_loss_of_a_finished_run_is_not_shown(tmp_path):

@@ -171,7 +171,7 @@ def test_a_block_of_any_size_arrives_whole(tmp_path):
         store.flush()
         with Telemetry(store.path) as telemetry:
             for n in (1, 299, 300, 301, 700):
-                rows = telemetry._rows("SELECT value FROM measurements WHERE step = ? ORDER BY address", n)
+                rows = telemetry._rows("SELECT value FROM measurements WHERE step = ? ORDER BY address", n, kinds="R")
                 assert [row[0] for row in rows] == list(range(n))
 
 

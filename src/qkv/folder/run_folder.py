@@ -14,13 +14,14 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from qkv.config import load_toml
 from qkv.errors import DamagedFileError, RunFolderError, StorageError, UserError, nearest, too_long, typed
@@ -34,6 +35,7 @@ __all__ = [
     "check_place",
     "link",
     "lock_file",
+    "read_json",
     "runs_in",
     "sha256_of",
     "storage_errors",
@@ -50,6 +52,7 @@ FINAL_FILES = (
     "teachers.safetensors",
     "telemetry.sqlite",
     "report.html",
+    "source.json",
 )
 """What a finished run consists of, beside `manifest.json`, which holds their hashes, and `checkpoints/`."""
 
@@ -59,6 +62,9 @@ CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors")
 _LOCK = ".lock"
 _TEMPORARY = ".part-"
 _BLOCK = 1 << 20
+_LARGEST_JSON = 32 << 20
+_SWEEPS = os.name != "nt"
+"""Whether what killed processes left half-written is told from what is being written, by its lock."""
 _STEP = re.compile(r"step-([0-9]{8,15})")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -141,26 +147,57 @@ def write_atomically(path: Path, chunks: bytes | Iterable[bytes | memoryview], *
     `follow` whatever stands under the name is replaced. Raises StorageError; then an older file of that name is
     untouched and nothing of the new one is left.
     """
-    is_special = follow and os.path.exists(path) and not os.path.isfile(path)
-    path = path if is_special or not follow else Path(os.path.realpath(path))
-    temporary = path.with_name(f"{_TEMPORARY}{path.name}")
-    digest = hashlib.sha256()
+    pieces = [chunks] if isinstance(chunks, bytes) else chunks
     with storage_errors(path):
+        if follow and os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "wb", buffering=0) as file:
+                return _poured(file.fileno(), pieces)
+        path = Path(os.path.realpath(path)) if follow else path
+        temporary, file = _opened(path)
         try:
-            if not is_special:
-                temporary.unlink(missing_ok=True)  # left by a killed process, or a link that somebody put there
-            with open(path if is_special else temporary, "wb" if is_special else "xb", buffering=0) as file:
-                for chunk in [chunks] if isinstance(chunks, bytes) else chunks:
-                    digest.update(chunk)
-                    _write(file.fileno(), memoryview(chunk).cast("B"))
-                if is_special:
-                    return digest.hexdigest()
+            with file:
+                digest = _poured(file.fileno(), pieces)
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+                if not _SWEEPS:
+                    file.close()  # Windows renames no open file
+                os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+    return digest
+
+
+def _opened(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside `path`, locked for as long as it is open, so that nobody sweeps it."""
+    while True:
+        temporary = _temporary(path)
+        file = open(temporary, "xb", buffering=0)  # noqa: SIM115
+        if not _SWEEPS or (_held(file.fileno()) and os.path.lexists(temporary)):
+            return temporary, file  # type: ignore[return-value]
+        file.close()  # swept before it was locked
+
+
+def _temporary(path: Path) -> Path:
+    """A name beside `path` that nobody can foresee; what killed processes left under such names is swept."""
+    begin = f"{_TEMPORARY}{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:12]}-"
+    for leftover in path.parent.glob(f"{begin}*") if _SWEEPS else ():
+        with contextlib.suppress(OSError):  # gone, a link, or a file that is being written
+            descriptor = os.open(leftover, os.O_RDONLY | _NO_LINK)
+            try:
+                if lock_file(descriptor):
+                    leftover.unlink()
+            finally:
+                os.close(descriptor)
+    return path.with_name(begin + secrets.token_hex(8))
+
+
+def _poured(descriptor: int, pieces: Iterable[bytes | memoryview]) -> str:
+    """Write all the pieces; returns their sha256 in hex."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+        _write(descriptor, memoryview(piece).cast("B"))
     return digest.hexdigest()
 
 
@@ -186,9 +223,8 @@ def link(source: Path, target: Path) -> None:
 
     Raises StorageError.
     """
-    temporary = target.with_name(f"{_TEMPORARY}{target.name}")
     with storage_errors(target):
-        temporary.unlink(missing_ok=True)
+        temporary = _temporary(target)
         try:
             os.link(source, temporary)
         except OSError:
@@ -197,6 +233,13 @@ def link(source: Path, target: Path) -> None:
                 os.fsync(file.fileno())
         os.replace(temporary, target)
         temporary.unlink(missing_ok=True)  # rename leaves both names where they were links to one file
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file of a run holds. Raises OSError, ValueError (it is too large, too), RecursionError."""
+    if path.stat().st_size > _LARGEST_JSON:
+        raise ValueError(f"it has more than {_LARGEST_JSON:,} bytes")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def sha256_of(path: Path) -> str:
@@ -216,7 +259,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: int | None = None
+        self._locks: list[int] = []
         self._created = False
         self._parents_made: list[Path] = []
 
@@ -233,7 +276,6 @@ class RunFolder:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder._acquire()
             folder._created = True
-            folder.checkpoints.mkdir(exist_ok=True)
         except OSError as error:
             folder._undo()
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -303,7 +345,6 @@ class RunFolder:
                 folder._acquire()
             except OSError as error:
                 raise RunFolderError(f"{folder.path} cannot be written to ({error.strerror})") from None
-            folder.checkpoints.mkdir(exist_ok=True)
             folder._sweep()
         return folder
 
@@ -377,7 +418,7 @@ class RunFolder:
         if why := self.why_foreign(self.manifest):
             raise DamagedFileError(f"{self.manifest} {why}; copy the file itself there")
         try:
-            manifest = json.loads(self.manifest.read_text(encoding="utf-8"))
+            manifest = read_json(self.manifest)
         except FileNotFoundError:
             how = "import it again" if self.is_import else "finish it with qkv train --resume --out"
             raise RunFolderError(f"{self.path} has no manifest.json: it is not finished; {how}") from None
@@ -454,20 +495,22 @@ class RunFolder:
 
     def in_use(self) -> bool:
         """Whether somebody writes to it now; nothing is changed by asking."""
-        try:
-            descriptor = os.open(self.path / _LOCK, os.O_RDONLY | _NO_LINK)
-        except OSError:
-            return False
-        try:
-            return not lock_file(descriptor)
-        finally:
-            os.close(descriptor)
+        for place in (self.path / _LOCK, *([self.checkpoints] if _SWEEPS else [])):
+            try:
+                descriptor = os.open(place, os.O_RDONLY | _NO_LINK)
+            except OSError:
+                continue
+            try:
+                if not _held(descriptor):
+                    return True
+            finally:
+                os.close(descriptor)
+        return False
 
     def close(self) -> None:
         """Let go of the lock; once more does nothing."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        while self._locks:
+            os.close(self._locks.pop())
 
     def __enter__(self) -> "RunFolder":
         return self
@@ -487,9 +530,16 @@ class RunFolder:
             os.close(descriptor)
             who = f" (process {holder})" if holder else ""
             raise RunFolderError(f"{self.path} is in use by another qkv{who}; wait for it, or choose another --out")
+        self._locks.append(descriptor)
+        self.checkpoints.mkdir(exist_ok=True)
+        if _SWEEPS:  # and the folder of checkpoints: whoever takes the lock's file away lets nobody in
+            inside = os.open(self.checkpoints, os.O_RDONLY | _NO_LINK)
+            self._locks.append(inside)
+            if not _held(inside):
+                self.close()
+                raise RunFolderError(f"{self.path} is in use by another qkv; wait for it, or choose another --out")
         os.truncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
-        self._lock = descriptor
 
     def _is_vacant(self) -> bool:
         """Nothing in it but what a process that died before it began may have left."""
@@ -517,6 +567,14 @@ def _hash_of(manifest: JsonMapping) -> str:
     """The sha256 of the values of a manifest, its own hash left out."""
     values = {name: value for name, value in manifest.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _held(descriptor: int) -> bool:
+    """`lock_file`, where the file system has locks; True where it has none."""
+    try:
+        return lock_file(descriptor)
+    except OSError:
+        return True
 
 
 def lock_file(descriptor: int) -> bool:

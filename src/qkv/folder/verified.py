@@ -23,7 +23,7 @@ from pathlib import Path
 
 from qkv.errors import DamagedFileError, RunFolderError, typed
 from qkv.folder.hashes import Known, known, remember, sha256_remembered, stamp_of
-from qkv.folder.run_folder import CHECKPOINT_FILES, FINAL_FILES, RunFolder
+from qkv.folder.run_folder import CHECKPOINT_FILES, FINAL_FILES, RunFolder, read_json
 from qkv.jsontypes import JsonMapping, JsonObject
 
 __all__ = [
@@ -38,12 +38,12 @@ __all__ = [
 ]
 
 _WEIGHTS = ("model.safetensors", "best.safetensors", "teachers.safetensors")
-_OPTIONAL = ("tokenizer.json", "tokenizer.source.json")
-"""What a person may put into a run that came without: the manifest then has no hash of it."""
+_OPTIONAL = ("tokenizer.json", "tokenizer.source.json", "source.json")
+"""Of these a manifest may have no hash: a person may put a tokenizer into a run that came without, and earlier versions
+did not hash source.json."""
 _FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Types of weights, and how NumPy reads them; it has no bfloat16, whose bits are looked at as they are."""
 _LARGEST_HEADER = 100_000_000
-_LARGEST_JSON = 64 << 20
 _BLOCK = 1 << 22
 """Numbers that are looked through at a time."""
 _TRIES = 3
@@ -208,9 +208,7 @@ def read_state(place: Path) -> tuple[JsonObject, dict[str, str]]:
     try:
         if why := RunFolder(place.parent.parent).why_foreign(path):
             raise ValueError(f"it {why}")
-        if path.stat().st_size > _LARGEST_JSON:
-            raise ValueError("it is too large")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if content.pop("sha256") != state_digest(content):
             raise ValueError("its hash does not match")
         training, files = dict(content["training"]), dict(content["files"])

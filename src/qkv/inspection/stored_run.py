@@ -65,9 +65,13 @@ class StoredRun:
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """The run's tokenizer as its file has it, for names of tokens; None where it cannot be read."""
+        """The run's tokenizer as its file has it, for names of tokens; None where it cannot be read, or has more tokens
+        than the model.
+        """
         try:
-            return load_tokenizer(self.folder.tokenizer) if self.folder.tokenizer.is_file() else None
+            found = load_tokenizer(self.folder.tokenizer) if self.folder.tokenizer.is_file() else None
+            rows = self.settings.get("model", {}).get("sizes", {}).get("d_vocab", 0)
+            return None if found is not None and 0 < rows < found.d_vocab else found
         except QkvError:
             return None
 

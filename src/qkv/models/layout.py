@@ -39,6 +39,11 @@ UNGATED: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "relu2", "silu")
 POOLS: tuple[str, ...] = ("mean", "class")
 
 
+MOST_LAYERS = 1024
+LARGEST_SIZE = 1 << 24
+"""Of any other size: beyond these no model fits a machine, and building one would not end."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
     """The sizes of a model, in the field's names."""
@@ -67,6 +72,8 @@ class Sizes:
             value, least = getattr(self, item.name), int(item.name in ("d_model", "n_layers", "n_heads"))
             if value < least:
                 raise ConfigError(f"{item.name} is {value}; expected a whole number of at least {least}")
+            if value > (most := MOST_LAYERS if item.name == "n_layers" else LARGEST_SIZE):
+                raise ConfigError(f"{item.name} is {value}; expected a whole number of at most {most:,}")
 
     def resolved(self) -> "Sizes":
         """The same sizes with every 0 that means "the usual" filled in.

@@ -9,6 +9,7 @@ from typing import Any
 
 from qkv.config import dump_toml, to_dict
 from qkv.data.config import DataConfig
+from qkv.errors import DamagedFileError
 from qkv.folder.run_folder import RunFolder, link, write_atomically
 from qkv.folder.staging import staged
 from qkv.instruments.recorder import Recorder
@@ -26,7 +27,7 @@ from qkv.training.precision import resolve as resolve_machine
 from qkv.training.record import RunContext
 from qkv.training.tensorfile import streamed
 
-__all__ = ["import_run", "origin_of", "tokenizer_of"]
+__all__ = ["check_vocabulary", "import_run", "origin_of", "tokenizer_of"]
 
 LARGEST_MEASURED = 20_000_000
 """Parameters up to which spectra and single heads are measured at import; beyond, whole matrices only."""
@@ -106,13 +107,24 @@ def origin_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {"wanted": told.get("family", ""), "marks": told.get("marks", {})}
 
 
+def check_vocabulary(folder: RunFolder, config: RunConfig, tokenizer: Tokenizer | None) -> None:
+    """Make sure that a run's model has a row for each token. Raises DamagedFileError where it has not."""
+    rows = config.model.sizes.d_vocab
+    if tokenizer is not None and rows and tokenizer.d_vocab > rows:
+        raise DamagedFileError(
+            f"{folder.tokenizer} is not the tokenizer of this run: it has ids up to {tokenizer.d_vocab - 1}, and the"
+            f" model has {rows} tokens (0 to {rows - 1}); put the run's own back"
+        )
+
+
 def tokenizer_of(folder: RunFolder, config: RunConfig) -> Tokenizer:
     """The tokenizer of a run as its model expects it; one that came from elsewhere is told whether texts are framed,
     which tokens end them, and which one begins a target.
 
-    Raises SourceError where the folder has none that can be read.
+    Raises SourceError where the folder has none that can be read, DamagedFileError where it is another model's.
     """
     tokenizer = load_tokenizer(folder.tokenizer)
+    check_vocabulary(folder, config, tokenizer)
     tokenizer.framed = bool(config.imported or config.watched)
     if config.imported and folder.is_finished:
         marks = origin_of(folder.read_manifest())["marks"]

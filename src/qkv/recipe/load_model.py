@@ -11,6 +11,7 @@ from qkv.changes import RunMatrix, parse_changes, plan_changes
 from qkv.errors import AddressError, ChangeError, RunFolderError
 from qkv.folder.run_folder import RunFolder
 from qkv.models import build
+from qkv.models.counting import n_parameters
 from qkv.models.matrices import Catalogue
 from qkv.recipe.config import RunConfig
 from qkv.recipe.imported import tokenizer_of
@@ -47,12 +48,22 @@ def opened_model(
 
         catalogue = Catalogue(shadow_of(weights, config.model.sizes.n_heads, config.model.sizes.n_kv_heads), vocabulary)
     else:
+        _check_size(config, path, weights)
         made = Catalogue(build(config.model, config.seed), vocabulary)
         catalogue = plan_changes(config.changes, made, config.seed, run_matrix, resumed_at=_AFTER_ALL).at_start()
         catalogue.load_state(weights)
     plan = plan_changes(changes, catalogue, config.seed, run_matrix, looking=True)
     model: Any = plan.at_start().model
     return model.eval(), tuple(plan.sentences())
+
+
+def _check_size(config: RunConfig, path: Path, weights: Mapping[str, Tensor]) -> None:
+    """Make sure that a model is not built that is far larger than the file of its weights, where matrices may be shared
+    by all layers. Raises RunFolderError.
+    """
+    stored, most = sum(values.numel() for values in weights.values()), config.model.sizes.n_layers + 2
+    if (n := n_parameters(config.model)) > most * stored:
+        raise RunFolderError(f"{path} holds {stored:,} numbers, and config.toml describes a model of {n:,}")
 
 
 def run_matrix(wanted: RunMatrix) -> Tensor:

@@ -1,14 +1,15 @@
 """A run's data, read again: what it was trained on, to the byte and to the token, or other data under its tokenizer."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 from qkv.data.config import DataConfig, whole_source
 from qkv.data.sources.source import columns_in
 from qkv.errors import RunFolderError
-from qkv.folder.run_folder import RunFolder
+from qkv.folder.run_folder import RunFolder, read_json
+from qkv.folder.verified import check_file
 from qkv.recipe.config import RunConfig
+from qkv.recipe.imported import check_vocabulary
 from qkv.tasks import Data, find_task
 
 __all__ = ["data_of", "kept_data", "same_data"]
@@ -22,7 +23,7 @@ def data_of(folder: RunFolder, config: RunConfig, source: str, cache: Path | Non
     task = find_task(config.task)
     if not source:
         own = task.load(kept_data(folder, config), cache=cache)
-        same_data(folder, own)
+        same_data(folder, config, own)
         return own
     whole = whole_source(source)
     columns = {name: getattr(config.data, name) for name in ("text_column", "label_column")}
@@ -50,16 +51,18 @@ def kept_data(folder: RunFolder, config: RunConfig) -> DataConfig:
     return dataclasses.replace(config.data, tokenizer=str(folder.tokenizer.absolute()), vocab=0)
 
 
-def same_data(folder: RunFolder, corpus: Data) -> None:
-    """Make sure that the data is what the run was trained on.
+def same_data(folder: RunFolder, config: RunConfig, corpus: Data) -> None:
+    """Make sure that the data is what the run was trained on, and cut into tokens that its model has.
 
-    Raises RunFolderError with both hashes where it is not.
+    Raises RunFolderError with both hashes where it is not, DamagedFileError where source.json was altered.
     """
+    check_vocabulary(folder, config, corpus.tokenizer)
     path = folder.path / "source.json"
+    check_file(path)
     try:
         if why := folder.why_foreign(path):
             raise RunFolderError(f"{path} {why}; put the file itself there")
-        made = json.loads(path.read_text(encoding="utf-8"))["sha256"]
+        made = str(read_json(path)["sha256"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise RunFolderError(
             f"{folder.path} has no readable source.json; it cannot be told what it was trained on"

@@ -172,7 +172,7 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
             corpus = find_task(config.task).load(data, cache=cache)
             if not begun:
                 _write_data_facts(folder, corpus)  # killed between its first files: nothing was trained yet
-            same_data(folder, corpus)
+            same_data(folder, config, corpus)
         config, corpus = _agreed(config, corpus, cache, ranks, data)
         found, damaged = checkpoints.latest_valid(folder)
         for sentence in damaged:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.errors import AddressError, unknown
+from qkv.errors import AddressError, DamagedFileError, unknown
 from qkv.jsontypes import JsonObject
 from qkv.telemetry.schema import (
     NULL_ARM,
@@ -34,6 +34,7 @@ from qkv.telemetry.schema import (
     Session,
     Steps,
     explained,
+    misfit,
     open_nothing,
     open_reader,
 )
@@ -47,6 +48,25 @@ MANY = 16_384
 """Updates that are read at a time where a run is read from end to end."""
 BLOCK = 4096
 """Rows of a long result that are Python objects at a time: a tuple takes several times the room of its numbers."""
+_ORDER = 1 << 53
+"""What no count, step or id comes near: numbers up to here are the same as float64."""
+_KINDS: dict[str, tuple[type, ...]] = {"i": (int,), "r": (float, int), "s": (str,), "b": (bytes,)}
+"""What a letter says of a value that is read; a capital also allows NULL."""
+_FACTS: dict[str, object] = {
+    "tokens_counted": {"counted": int, "of": int},
+    "special_tokens": {str: int},
+    "loss_less_ngram": {"difference": float, "low": float, "high": float, "windows": int},
+    "watch": {"level": str, "looks": int, "numbers": int, "seconds": float},
+    "ledger.probe": {"every": int},
+    "ledger.rows": dict,
+    "baselines": dict,
+    "agreement": dict,
+    "machines": [dict],
+    "ledger": dict,
+    "null": dict,
+}
+"""What the facts that are read by name look like; those of a task are checked by the task."""
+_NAMED = "SELECT address, id FROM addresses ORDER BY id"
 _HAVING_LISTS = (
     "SELECT a.address FROM addresses a WHERE a.id IN (SELECT address FROM vectors WHERE measure ="
     " (SELECT id FROM measures WHERE name = ?)) ORDER BY a.id LIMIT 1"
@@ -128,7 +148,8 @@ class Telemetry:
         """The trainings that wrote at least one step or measurement."""
         rows = self._rows(
             "SELECT arm, name, description FROM arms WHERE EXISTS (SELECT 1 FROM steps WHERE steps.arm = arms.arm) "
-            "OR EXISTS (SELECT 1 FROM recorded WHERE recorded.arm = arms.arm) ORDER BY arm"
+            "OR EXISTS (SELECT 1 FROM recorded WHERE recorded.arm = arms.arm) ORDER BY arm",
+            kinds="iss",
         )
         return [Arm(*row) for row in rows]
 
@@ -136,19 +157,20 @@ class Telemetry:
         """Everything measured, in canonical order."""
         if len(self._addresses) == self._value("SELECT count(*) FROM addresses"):
             return list(self._addresses)
-        found = self._described("addresses", AddressRow)
+        found = self._described("addresses", AddressRow, "ssIIssS")
         for row in found:
-            row["shape"] = tuple(json.loads(row["shape"]))
+            row["shape"] = tuple(self._json(row["shape"], [int]))
         self._addresses = [AddressRow(**row) for row in found]
         return list(self._addresses)
 
     def token_table(self) -> str:
         """The address of the first table that tokens enter by: `W_E`, or `enc.W_E` of an encoder-decoder."""
-        return self._value("SELECT address FROM addresses WHERE kind = 'W_E' ORDER BY id LIMIT 1") or "W_E"
+        table = "SELECT address FROM addresses WHERE kind = 'W_E' ORDER BY id LIMIT 1"
+        return self._value(table, kinds="s") or "W_E"
 
     def measures(self) -> list[MeasureRow]:
         """Every measure, with its meaning, formula, range, source, property, null and decision."""
-        return [MeasureRow(**row) for row in self._described("measures", MeasureRow)]
+        return [MeasureRow(**row) for row in self._described("measures", MeasureRow, "ssssssss")]
 
     def last_step(self, arm: int = RUN_ARM) -> int:
         """The last update that was written; 0 before the first."""
@@ -157,7 +179,7 @@ class Telemetry:
     def recorded_steps(self, measure: str, arm: int = RUN_ARM) -> np.ndarray:
         """The steps int64 [n] at which a measure was taken."""
         sql = "SELECT step FROM recorded WHERE arm = ? AND measure = ? ORDER BY step"
-        return np.array([row[0] for row in self._rows(sql, arm, self._measure_id(measure))], dtype=np.int64)
+        return np.array([row[0] for row in self._rows(sql, arm, self._measure_id(measure), kinds="i")], dtype=np.int64)
 
     def last_recorded(self, arm: int = RUN_ARM) -> int:
         """The last step at which any measure was taken; -1 before the first."""
@@ -165,7 +187,7 @@ class Telemetry:
 
     def last_loss(self, arm: int = RUN_ARM) -> tuple[int, float | None]:
         """(last update that was written, loss of its batch in nats per token); (0, None) before the first."""
-        rows = self._rows("SELECT step, loss FROM steps WHERE arm = ? ORDER BY step DESC LIMIT 1", arm)
+        rows = self._rows("SELECT step, loss FROM steps WHERE arm = ? ORDER BY step DESC LIMIT 1", arm, kinds="iR")
         return rows[0] if rows else (0, None)
 
     def n_evaluations(self, arm: int = RUN_ARM) -> int:
@@ -190,28 +212,28 @@ class Telemetry:
     def ends(self, arm: int = RUN_ARM) -> tuple[int, int]:
         """(first, last) update that was written down; (0, 0) before the first."""
         first, last = (f"(SELECT {end}(step) FROM steps WHERE arm = ?)" for end in ("min", "max"))  # each one look-up
-        return self._rows(f"SELECT coalesce({first}, 0), coalesce({last}, 0)", arm, arm)[0]
+        return self._rows(f"SELECT coalesce({first}, 0), coalesce({last}, 0)", arm, arm, kinds="ii")[0]
 
     def updates(self, arm: int = RUN_ARM) -> tuple[int, int, int]:
         """(how many updates were written down, the first, the last); (0, 0, 0) before the first."""
         ends = "SELECT coalesce(min(step), 0), coalesce(max(step), 0), count(*) FROM steps WHERE arm = ?"
-        first, last, n = self._rows(ends, arm)[0]
+        first, last, n = self._rows(ends, arm, kinds="iii")[0]
         return n, first, last
 
     def tokens_seen(self, arm: int = RUN_ARM) -> int | None:
         """Training tokens up to the last update, repeats included; None before the first."""
-        return self._value("SELECT tokens FROM steps WHERE arm = ? ORDER BY step DESC LIMIT 1", arm)
+        return self._value("SELECT tokens FROM steps WHERE arm = ? ORDER BY step DESC LIMIT 1", arm, kinds="i")
 
     def wall_seconds(self, arm: int = RUN_ARM) -> float | None:
         """Wall seconds that the clock wrote last; None before the first."""
-        return self._value("SELECT wall_seconds FROM clock WHERE arm = ? ORDER BY step DESC LIMIT 1", arm)
+        return self._value("SELECT wall_seconds FROM clock WHERE arm = ? ORDER BY step DESC LIMIT 1", arm, kinds="r")
 
     def clock(self, arm: int = RUN_ARM) -> Clock:
         """Wall seconds, speed, and the seconds that watching took."""
         step, wall, speed, watch = self._columns(
             4, "SELECT step, wall_seconds, tokens_per_second, watch_seconds FROM clock WHERE arm = ? ORDER BY step", arm
         )
-        return Clock(step.astype(np.int64), wall, speed, watch)
+        return Clock(self._whole(step), wall, speed, watch)
 
     def evaluations(self, arm: int = RUN_ARM) -> list[Evaluation]:
         """Every evaluation, in order of step."""
@@ -219,6 +241,7 @@ class Telemetry:
             "SELECT step, loss, train_loss, bits_per_byte, metric, is_best FROM evaluations "
             "WHERE arm = ? ORDER BY step",
             arm,
+            kinds="irRRRi",
         )
         return [Evaluation(*row[:5], is_best=bool(row[5])) for row in rows]
 
@@ -257,7 +280,7 @@ class Telemetry:
         number = self._measure_id(measure)
         cells = self._cells(number, arm)
         taken = set(cells.ids.tolist())
-        known = {address: n for address, n in self._rows("SELECT address, id FROM addresses ORDER BY id") if n in taken}
+        known = {address: n for address, n in self._rows(_NAMED, kinds="si") if n in taken}
         chosen = self._select(selector, known, measure)
         return self._grid(number, measure, [known[a] for a in chosen], chosen, arm)
 
@@ -302,6 +325,7 @@ class Telemetry:
             "JOIN measurements y ON y.arm = ? AND y.step = r.step AND y.measure = ? AND y.address = x.address "
             "JOIN addresses a ON a.id = x.address WHERE x.value IS NOT NULL AND y.value IS NOT NULL ORDER BY a.id",
             null_arm, RUN_ARM, number, 2**62 if at is None else at, RUN_ARM, number, null_arm, number,
+            kinds="sirr",
         )  # fmt: skip
         by_address = {address: Compared(address, measure, step, value, null) for address, step, value, null in rows}
         if not by_address:
@@ -322,76 +346,119 @@ class Telemetry:
             "AND measure = (SELECT id FROM measures WHERE name = ?) "
             "AND address = (SELECT id FROM addresses WHERE address = ?) "
             f"ORDER BY step {'DESC LIMIT 1' if newest_only else ''}",
-            arm, 2**62 if at is None else at, measure, address,
+            arm, 2**62 if at is None else at, measure, address, kinds="isb",
         )  # fmt: skip
-        return {step: np.frombuffer(data, dtype=dtype) for step, dtype, data in rows}
+        return {step: self._list(dtype, data) for step, dtype, data in rows}
 
     def all_vectors(self, measure: str, *, arm: int = RUN_ARM) -> dict[str, dict[int, np.ndarray]]:
         """A list-valued measure of every address that has it: address -> step -> [n], steps rising."""
         rows = self._rows(
             "SELECT a.address, step, dtype, data FROM vectors JOIN addresses a ON a.id = vectors.address "
             "WHERE arm = ? AND measure = (SELECT id FROM measures WHERE name = ?) ORDER BY a.id, step",
-            arm, measure,
+            arm, measure, kinds="sisb",
         )  # fmt: skip
         found: dict[str, dict[int, np.ndarray]] = {}
         for address, step, dtype, data in rows:
-            found.setdefault(address, {})[step] = np.frombuffer(data, dtype=dtype)
+            found.setdefault(address, {})[step] = self._list(dtype, data)
         return found
 
     # words and facts
 
     def samples(self, arm: int = RUN_ARM) -> list[Sample]:
         """Every sample, in order of step."""
-        rows = self._rows("SELECT step, prompt, text FROM samples WHERE arm = ? ORDER BY step, rowid", arm)
+        rows = self._rows("SELECT step, prompt, text FROM samples WHERE arm = ? ORDER BY step, rowid", arm, kinds="iss")
         return [Sample(*row) for row in rows]
 
     def events(self, arm: int = RUN_ARM) -> list[Event]:
         """What happened, in order of step."""
         rows = self._rows(
-            "SELECT step, kind, address, sentence, evidence FROM events WHERE arm = ? ORDER BY step, rowid", arm
+            "SELECT step, kind, address, sentence, evidence FROM events WHERE arm = ? ORDER BY step, rowid",
+            arm,
+            kinds="issss",
         )
-        return [Event(*row[:4], evidence=json.loads(row[4])) for row in rows]
+        return [Event(*row[:4], evidence=self._json(row[4], dict)) for row in rows]
 
     def sessions(self, arm: int = RUN_ARM) -> list[Session]:
         """What happened to the process, in order: differs from one execution to the next."""
-        rows = self._rows("SELECT step, kind, sentence FROM sessions WHERE arm = ? ORDER BY id", arm)
+        rows = self._rows("SELECT step, kind, sentence FROM sessions WHERE arm = ? ORDER BY id", arm, kinds="iss")
         return [Session(*row) for row in rows]
 
     def facts(self) -> JsonObject:
-        """Every fact, those of the clock included."""
-        rows = self._rows("SELECT key, value FROM facts UNION ALL SELECT key, value FROM clock_facts ORDER BY key")
-        return {key: json.loads(value) for key, value in rows}
+        """Every fact that is something, those of the clock included."""
+        both = "SELECT key, value FROM facts UNION ALL SELECT key, value FROM clock_facts ORDER BY key"
+        found = {key: self._json(value, _FACTS.get(key, object)) for key, value in self._rows(both, kinds="ss")}
+        return {key: value for key, value in found.items() if value is not None}
 
     def fact(self, key: str, default: Any = None) -> Any:
         """One fact, or `default`."""
         both = "SELECT value FROM facts WHERE key = ? UNION ALL SELECT value FROM clock_facts WHERE key = ?"
-        value = self._value(both, key, key)
-        return default if value is None else json.loads(value)
+        written = self._value(both, key, key, kinds="s")
+        value = None if written is None else self._json(written, _FACTS.get(key, object))
+        return default if value is None else value
 
     def faults(self) -> list[str]:
-        """What SQLite itself finds wrong with the file's pages and indices; empty where it is whole."""
+        """What SQLite itself finds wrong with the file's pages and indices, and values that are not of the type that
+        schema.sql gives their column; empty where it is whole.
+        """
         with explained(self.path, "read"):
             self._connection.begin(math.inf)  # as long as the file is large
             rows = self._connection.execute("PRAGMA integrity_check(10)").fetchall()
-        return [row[0] for row in rows if row[0] != "ok"]
+            found = [row[0] for row in rows if row[0] != "ok"]
+            return found or ([wrong] if (wrong := misfit(self._connection)) else [])
 
     # inside
 
-    def _rows(self, sql: str, *values: int | str) -> list[tuple[Any, ...]]:
+    def _rows(self, sql: str, *values: int | str, kinds: str) -> list[tuple[Any, ...]]:
+        """All rows; `kinds` has a letter of `_KINDS` for each column. Raises DamagedFileError for another type."""
         with explained(self.path, "read"):
             self._connection.begin()
-            return self._connection.execute(sql, values).fetchall()
+            rows = self._connection.execute(sql, values).fetchall()
+        for column, kind in enumerate(kinds):
+            taken = (*_KINDS[kind.lower()], *((type(None),) if kind.isupper() else ()))
+            for row in rows:
+                value = row[column]
+                if type(value) not in taken or (kind in "iI" and value is not None and not -1 <= value < _ORDER):
+                    raise self._damaged(f"{str(value)[:40]!r} stands where that cannot be")
+        return rows
 
-    def _value(self, sql: str, *values: int | str) -> Any:
+    def _damaged(self, why: str) -> DamagedFileError:
+        return DamagedFileError(
+            f"{self.path} is damaged: {why}, which qkv did not write; weights and checkpoints are not in it: move it"
+            " away, the history in it is lost"
+        )
+
+    def _value(self, sql: str, *values: int | str, kinds: str = "i") -> Any:
         """The first value of the first row; None where there is no row."""
-        rows = self._rows(sql, *values)
+        rows = self._rows(sql, *values, kinds=kinds)
         return rows[0][0] if rows else None
 
-    def _described(self, table: str, row: type[AddressRow | MeasureRow]) -> list[JsonObject]:
+    def _json(self, text: str, like: object) -> Any:
+        """A value that was written as JSON; null fits every form. Raises DamagedFileError for another form."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            raise self._damaged(f"{text[:40]!r} is no JSON") from None
+        if value is not None and not _is_like(value, like):
+            raise self._damaged(f"{text[:40]!r} stands where that cannot be")
+        return value
+
+    def _list(self, dtype: str, data: bytes) -> np.ndarray:
+        try:
+            return np.frombuffer(data, dtype=dtype)
+        except (ValueError, TypeError):
+            raise self._damaged(f"a list of {len(data)} bytes and type {dtype[:8]!r} stands") from None
+
+    def _whole(self, numbers: np.ndarray) -> np.ndarray:
+        """float64 as int64. Raises DamagedFileError where one is no whole number."""
+        if not (np.abs(numbers) < _ORDER).all():
+            raise self._damaged("a number of updates or tokens that cannot be")
+        return numbers.astype(np.int64)
+
+    def _described(self, table: str, row: type[AddressRow | MeasureRow], kinds: str) -> list[JsonObject]:
         """What a table of names says of each, by the fields of its dataclass."""
         columns = [field.name for field in fields(row)]
         quoted = ", ".join(f'"{name}"' for name in columns)  # "null" is a word of SQL
-        rows = self._rows(f"SELECT {quoted} FROM {table} ORDER BY id")
+        rows = self._rows(f"SELECT {quoted} FROM {table} ORDER BY id", kinds=kinds)
         return [dict(zip(columns, values, strict=True)) for values in rows]
 
     def _columns(self, n: int, sql: str, *values: int | str) -> list[np.ndarray]:
@@ -401,7 +468,10 @@ class Telemetry:
             self._connection.begin()
             cursor = self._connection.execute(sql, values)
             while rows := cursor.fetchmany(BLOCK):
-                blocks.append(np.array(rows, dtype=np.float64).T)
+                try:
+                    blocks.append(np.array(rows, dtype=np.float64).T)
+                except (ValueError, TypeError, OverflowError):
+                    raise self._damaged("something that is no number stands among its numbers") from None
                 self._connection.begin()
         return list(np.concatenate(blocks, axis=1))
 
@@ -410,12 +480,12 @@ class Telemetry:
         step, tokens, loss, lr, grad_norm = self._columns(
             5, f"SELECT step, tokens, loss, lr, grad_norm FROM steps WHERE arm = ? {which}", *values
         )
-        return Steps(step.astype(np.int64), tokens.astype(np.int64), loss, lr, grad_norm)
+        return Steps(self._whole(step), self._whole(tokens), loss, lr, grad_norm)
 
     def _measure_id(self, measure: str) -> int:
         number = self._value("SELECT id FROM measures WHERE name = ?", measure)
         if number is None:
-            names = [row[0] for row in self._rows("SELECT name FROM measures ORDER BY id")]
+            names = [row[0] for row in self._rows("SELECT name FROM measures ORDER BY id", kinds="s")]
             nothing = f"no measure {measure!r} was recorded: nothing was measured in this run, as with --watch off"
             raise AddressError(unknown("measure", measure, names) if names else nothing)
         return number
@@ -426,7 +496,7 @@ class Telemetry:
             "SELECT a.address, m.value FROM measurements m JOIN addresses a ON a.id = m.address "
             "WHERE m.arm = ? AND m.step = ? AND m.measure = (SELECT id FROM measures WHERE name = ?) "
             "ORDER BY m.address",
-            arm, step, measure,
+            arm, step, measure, kinds="sR",
         )  # fmt: skip
 
     def _recorded_addresses(self, measure: str, arm: int) -> dict[str, int]:
@@ -436,13 +506,13 @@ class Telemetry:
             " SELECT m.address FROM recorded r CROSS JOIN measurements m"
             " ON m.arm = r.arm AND m.step = r.step AND m.measure = r.measure WHERE r.arm = ? AND r.measure = ?"
             ") ORDER BY a.id",
-            arm, self._measure_id(measure),
+            arm, self._measure_id(measure), kinds="si",
         )  # fmt: skip
         return dict(rows)
 
     def _select(self, selector: str, known: dict[str, int], measure: str) -> list[str]:
         if not known:
-            having = [row[0] for row in self._rows(_HAVING_LISTS, measure)]
+            having = [row[0] for row in self._rows(_HAVING_LISTS, measure, kinds="s")]
             if having:
                 raise AddressError(
                     f"measure {measure!r} is a list of numbers for each matrix, not one number; type:"
@@ -464,9 +534,8 @@ class Telemetry:
         """Every number of a measure, those remembered and those since."""
         held = self._memory.get(arm, number) if self._memory is not None else None
         since = int(held.steps[-1]) if held is not None and len(held.steps) else -1
-        taken = self._rows(
-            "SELECT step FROM recorded WHERE arm = ? AND measure = ? AND step >= ? ORDER BY step", arm, number, since
-        )
+        recorded = "SELECT step FROM recorded WHERE arm = ? AND measure = ? AND step >= ? ORDER BY step"
+        taken = self._rows(recorded, arm, number, since, kinds="i")
         if held is not None and not taken:
             return held
         step, address, found = self._columns(
@@ -487,6 +556,20 @@ class Telemetry:
         if self._memory is not None:
             self._memory.keep(arm, number, cells)
         return cells
+
+
+def _is_like(value: object, like: object) -> bool:
+    """Whether a value of JSON has a form: a type, a list of one form, a dict of names that are there, or of any."""
+    if isinstance(like, list):
+        return isinstance(value, list) and all(_is_like(item, like[0]) for item in value)
+    if isinstance(like, dict) and isinstance(value, dict):
+        if str in like:
+            return all(_is_like(item, like[str]) for item in value.values())
+        return all(name in value and _is_like(value[name], form) for name, form in like.items())
+    if like in (int, float):
+        number = isinstance(value, int) or (like is float and isinstance(value, float) and math.isfinite(value))
+        return number and not isinstance(value, bool) and abs(value) < _ORDER  # type: ignore[arg-type]
+    return isinstance(like, type) and isinstance(value, like)
 
 
 def _series(address: str, measure: str, arm: int, step: np.ndarray, value: np.ndarray) -> Series:

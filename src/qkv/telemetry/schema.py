@@ -48,6 +48,7 @@ __all__ = [
     "Steps",
     "damage",
     "explained",
+    "misfit",
     "open_nothing",
     "open_reader",
     "open_writer",
@@ -254,6 +255,8 @@ def open_writer(path: Path) -> Connection:
     """
     with explained(path, "opened for writing"), _connected(str(path)) as connection:
         _check_identity(connection, path, empty_is_fine=True)
+        if wrong := misfit(connection):
+            raise DamagedFileError(f"{path} is damaged: {wrong}; move it away (the history in it is lost)")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")  # a kill loses nothing; a power cut, the last events
         connection.executescript(_script())
@@ -339,6 +342,32 @@ def _check_identity(connection: sqlite3.Connection, path: Path, *, empty_is_fine
             f"{path} is damaged: it holds the {kind} {name!r:.60}, which qkv did not write; its numbers are not read:"
             " take the file from the run's own folder again, or move it away (the history in it is lost)"
         )
+
+
+_STORED = {"INTEGER": "integer", "REAL": "real", "TEXT": "text", "BLOB": "blob"}
+
+
+def misfit(connection: sqlite3.Connection) -> str:
+    """The first table with a value that is not of the type of its column, or no JSON where that is, as a sentence; ""
+    where all are. Every row is read.
+    """
+    tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+    for table in tables:
+        tests = []
+        for name, kind, is_needed in connection.execute(_COLUMNS, (table,)).fetchall():
+            column, null = f'"{name}"', "" if is_needed else ", 'null'"
+            tests.append(f"typeof({column}) IN ('{_STORED[kind]}'{null})")
+            if kind == "INTEGER":
+                tests.append(f"({column} IS NULL OR {column} BETWEEN 0 AND {1 << 53})")
+            if (table, name) in _JSON:
+                tests.append(f"json_valid({column})")
+        if connection.execute(f"SELECT 1 FROM {table} WHERE NOT ({' AND '.join(tests)}) LIMIT 1").fetchone():
+            return f"table {table} holds a value that is not of the type of its column"
+    return ""
+
+
+_COLUMNS = """SELECT name, type, "notnull" OR pk FROM pragma_table_info(?)"""
+_JSON = (("addresses", "shape"), ("events", "evidence"), ("facts", "value"), ("clock_facts", "value"))
 
 
 def _objects(connection: sqlite3.Connection) -> frozenset[tuple[str, str, str]]:

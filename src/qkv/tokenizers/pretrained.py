@@ -6,6 +6,8 @@ They give the published ids (tested against the reference cases of their authors
 
 import base64
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import tokenizers
@@ -87,7 +89,41 @@ def _json(path: Path) -> tokenizers.Tokenizer:
     for rule in (normal, *normal.get("normalizers", [])):
         if rule.get("type") == "Precompiled" and not are_rules(base64.b64decode(rule["precompiled_charsmap"])):
             raise SourceError(f"{str(path)!r} is no tokenizer that can be read: its rules for characters are broken")
+    for pattern in _patterns(json.loads(text)) if '"Regex"' in text else ():
+        if is_nested(pattern):
+            raise SourceError(
+                f"{str(path)!r} is not read: its pattern {pattern[:60]!r} repeats what it repeats inside, on which"
+                " matching a text may never end; write it without a repetition in a repetition"
+            )
     return tokenizers.Tokenizer.from_str(text)
+
+
+def _patterns(form: object) -> Iterator[str]:
+    """Every regular expression in a tokenizer.json."""
+    for name, inner in form.items() if isinstance(form, dict) else enumerate(form) if isinstance(form, list) else ():
+        if name == "Regex" and isinstance(inner, str):
+            yield inner
+        else:
+            yield from _patterns(inner)
+
+
+def is_nested(pattern: str) -> bool:
+    """Whether a group with an unbounded repetition inside is repeated without a bound, as in `(a+)+`: some texts then
+    take a time that doubles with each character.
+    """
+    inside, repeats = [False], False
+    for piece in re.findall(r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|[*+]|\{\d*,\d*\}|.", pattern, re.DOTALL):
+        unbounded = piece in ("*", "+") or (piece[0] == "{" and piece.endswith(",}"))
+        if unbounded and repeats:
+            return True
+        inside[-1] = inside[-1] or unbounded
+        repeats = False
+        if piece == "(":
+            inside.append(False)
+        elif piece == ")" and len(inside) > 1:
+            repeats = inside.pop()
+            inside[-1] = inside[-1] or repeats
+    return False
 
 
 def _from_file(path: Path) -> _Sides | tokenizers.Tokenizer | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import tokenizers
+from qkv.errors import SourceError
 from qkv.jsontypes import JsonObject
 from qkv.tokenizers.encoding import (
     BYTE_CHARACTERS,
@@ -179,6 +180,10 @@ class Tokenizer:
             return self._codec.encode_many(texts)
         except (UnicodeEncodeError, TypeError):  # half of a surrogate pair is no character
             return self._codec.encode_many([whole_characters(text) for text in texts])
+        except BaseException as error:  # a panic of the library is no Exception
+            if type(error).__name__ != "PanicException":
+                raise
+            raise SourceError("a rule of tokenizer.json cannot be applied to this text (the library gave up)") from None
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of some ids; special tokens are left out, save the unknown one of `char`, which shows as U+FFFD."""
@@ -274,6 +279,11 @@ def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = Fals
     """
     own, source = read_tokenizer(Path(path))
     tokenizer = Tokenizer(own)
+    if tokenizer.d_vocab > (most := 4 * len(tokenizer.vocabulary) + 65_536):
+        raise SourceError(
+            f"{str(path)!r} has {len(tokenizer.vocabulary):,} tokens and an id of {tokenizer.d_vocab - 1:,}; expected"
+            f" ids below {most:,}"
+        )
     wanted = [*(TASK_SPECIALS if specials else ()), *(("[END]",) if end else ())]
     missing = [name for name in wanted if name not in tokenizer.special]
     if missing == ["[UNK]"] and tokenizer.always_lossless:

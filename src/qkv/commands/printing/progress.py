@@ -56,6 +56,7 @@ class Display:
     def say(self, sentence: str) -> None:
         """One sentence on a line of its own, above the moving one."""
         self._draw_last()
+        sentence = shown(sentence)
         self._write(f"\r\x1b[K{sentence}\n{self._line}" if self._live else f"{sentence}\n")
 
     def _write(self, text: str) -> None:
@@ -131,4 +132,4 @@ class Display:
 
 def display() -> Display:
     """A display on stderr."""
-    return Display(sys.stderr, live=sys.stderr.isatty())
+    return Display(terminal(sys.stderr), live=sys.stderr.isatty())

@@ -7,14 +7,15 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.text import Text
 
 
-__all__ = ["console", "print_json", "print_table", "quoted", "shown", "sparkline", "token"]
+__all__ = ["Plain", "console", "print_json", "print_table", "quoted", "shown", "sparkline", "terminal", "token"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -39,16 +40,42 @@ def _plain(value: Any) -> object:
     return str(value)
 
 
+class Plain:
+    """A text stream on which control characters are spelled out, so that no name in a folder drives a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        """What it writes to, for whoever moves the cursor or sets colors."""
+
+    def write(self, text: str) -> int:
+        """Write the text as `shown` has it."""
+        return self.stream.write(shown(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def terminal(stream: TextIO) -> TextIO:
+    """The stream under a `Plain` one: whoever writes to it spells out control characters in what it was given."""
+    return getattr(stream, "stream", stream)
+
+
 def console() -> "Console":
-    """Stdout; in a pipe wide enough that no row is folded. Text is text: brackets in a token are no markup."""
+    """Stdout; in a pipe wide enough that no row is folded. Text is text: brackets in a token are no markup, and its
+    control characters are spelled out.
+    """
     from rich.console import Console
 
     class Stdout(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # `qkv.cli` ends well then; the default is an exit status of 1
 
+        def render(self, renderable: "RenderableType", options: "ConsoleOptions | None" = None) -> "Iterable[Segment]":
+            for part in super().render(renderable, options):
+                yield part if part.control else part._replace(text=shown(part.text))
+
     wide = {} if sys.stdout.isatty() else {"width": 160}
-    plain = {"highlight": False, "markup": False, "emoji": False}
+    plain = {"highlight": False, "markup": False, "emoji": False, "file": terminal(sys.stdout)}
     return Stdout(soft_wrap=not sys.stdout.isatty(), **plain, **wide)  # type: ignore[arg-type]
 
 
@@ -74,6 +101,8 @@ def print_table(columns: Sequence[str], rows: Iterable["Sequence[str | Text]"]) 
 def shown(text: str) -> str:
     """Text as a terminal may print it: new lines, tabs and joiners (of emoji, of Persian) are kept, control characters
     are spelled out."""
+    if text.isprintable():
+        return text
     return "".join(
         c if c.isprintable() or c in "\n\t\u200c\u200d" or (c.isspace() and ord(c) > 127) else repr(c)[1:-1]
         for c in text

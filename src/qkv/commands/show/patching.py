@@ -152,7 +152,9 @@ def look(
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(
+        console=Console(file=screen.terminal(sys.stderr)), transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
         line = bar.add_task("patching", total=None)
         found = run.patch(
             text,

@@ -98,7 +98,7 @@ def check_replay(
     try:
         check_device(config.machine.device, "the run was made on one")
         corpus = find_task(config.task).load(kept_data(folder, config), cache=cache)
-        same_data(folder, corpus)
+        same_data(folder, config, corpus)
         for segment in chosen:
             if not (config.training.schedule.steps or _horizon(segment)):
                 notes.append("updates before the number of steps that fit the minutes was known are not made again")

@@ -114,7 +114,7 @@ def _files(folder: RunFolder, watched: bool) -> Check:
         faults.append(Fault(file="manifest.json", sentence=sentence))
     faults += [Fault(file=name, sentence=words[how]) for name, how in damaged.items()]
     for name in FINAL_FILES:
-        if name not in files and ((folder.path / name).is_file() or name in _NEEDED):
+        if name not in files and name != "source.json" and ((folder.path / name).is_file() or name in _NEEDED):
             faults.append(Fault(file=name, sentence="the manifest has no hash of it"))
     return Check(name="files", compared=len(files), what="final files against their hashes", faults=tuple(faults))
 
