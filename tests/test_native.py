@@ -45,6 +45,20 @@ def test_a_library_that_others_could_have_written_is_made_again(fresh):
     assert made.stat().st_size > 1000 and made.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.skipif(native.compiler() is None or sys.platform != "linux", reason="there is no C++ compiler")
+def test_a_folder_that_others_may_write_to_is_not_used_and_that_is_said(fresh):
+    assert native.load("passes") is not None
+    fresh.chmod(0o777)
+    assert native.load("passes") is None and "could be written by somebody else" in native.why_not("passes")
+    fresh.chmod(0o700)
+    assert native.load("passes") is not None
+
+
+def test_what_the_bits_of_native_passes_depend_on_is_named():
+    made = native.build()
+    assert made is None or (made["compiler"] and "-fno-math-errno" in made["options"])
+
+
 def test_without_a_compiler_there_is_a_reason(fresh, monkeypatch):
     monkeypatch.setenv("PATH", str(fresh))
     monkeypatch.delenv("CXX", raising=False)

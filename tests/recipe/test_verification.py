@@ -256,8 +256,24 @@ def test_what_an_older_version_measured_by_another_formula_is_not_called_damaged
 def test_a_run_that_is_not_finished_is_not_called_damaged(copy: Path) -> None:
     (copy / "manifest.json").unlink()
     verdict = verify(copy)
-    assert verdict.is_whole and "not finished" in check(verdict, "files").unchecked[0]
+    assert (
+        verdict.state == "unfinished"
+        and not verdict.is_whole
+        and "not finished" in check(verdict, "files").unchecked[0]
+    )
     assert check(verdict, "replay").compared == 40
+
+
+def test_what_a_resume_makes_again_is_unfinished_and_what_it_cannot_is_damaged(copy: Path) -> None:
+    (copy / "manifest.json").unlink()
+    (copy / "checkpoints/step-00000040/state.json").write_bytes(b"torn")
+    (copy / "model.safetensors").unlink()
+    verdict = verify(copy, updates=0)
+    assert verdict.state == "unfinished" and verdict.as_json()["whole"] is False, verdict.faults
+    assert "a resume goes on from step 32" in check(verdict, "checkpoints").unchecked[0]
+    assert cli.main(["verify", str(copy), "--updates", "0"]) == 0
+    (copy / "checkpoints/step-00000008/model.safetensors").unlink()  # a snapshot that nobody makes again
+    assert verify(copy, updates=0).state == "damaged" and cli.main(["verify", str(copy), "--updates", "0"]) == 1
 
 
 def test_a_run_that_was_killed_between_its_first_files_is_not_called_damaged(copy: Path) -> None:
@@ -267,7 +283,7 @@ def test_a_run_that_was_killed_between_its_first_files_is_not_called_damaged(cop
     assert not verify(copy).is_whole, "there are checkpoints, so there was telemetry"
     shutil.rmtree(copy / "checkpoints")
     verdict = verify(copy)
-    assert verdict.is_whole, verdict.faults
+    assert verdict.state == "unfinished", verdict.faults
     assert "before anything was recorded" in check(verdict, "telemetry").unchecked[0]
 
 
@@ -301,7 +317,7 @@ def test_a_watched_training_that_was_killed_is_told_as_what_it_is(tmp_path: Path
         _ = qkv.load(tmp_path / "run").model
     watcher._let_go()  # what is left of it where the process was killed
     verdict = verify(tmp_path / "run")
-    assert verdict.is_whole, verdict.faults
+    assert verdict.state == "unfinished", verdict.faults
     said = check(verdict, "files").unchecked[0]
     assert "without closing it; what it recorded reaches step 4" in said and "--resume" not in said
     assert cli.main(["train", "--out", str(tmp_path / "run"), "--resume"]) == 2

@@ -6,7 +6,8 @@ and random numbers computed again from the snapshots. replay: updates from step 
 are made again through the training loop, and weights, optimizer state, losses and measures compared bit for bit; on
 another machine or torch, where exactness is not promised, that is said and what can be checked is.
 
-Exit status 0: nothing is wrong. 1: something is; file, step and matrix are named.
+A run is whole, unfinished (a resume ends with what an undisturbed training has) or damaged.
+Exit status 0: nothing is wrong. 1: it is damaged; file, step and matrix are named.
 
 Example:
   qkv verify runs/my-1
@@ -18,6 +19,7 @@ import argparse
 
 from qkv.commands.arguments import add_json, add_run, whole
 from qkv.commands.printing import screen
+from qkv.errors import typed
 
 __all__ = ["configure", "run"]
 
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     verdict = api.verify(args.run, seed=args.seed, **given)
     if args.json:
         screen.print_json(verdict.as_json())
-        return int(not verdict.is_whole)
+        return int(verdict.state == "damaged")
     for check in verdict.checks:
         found = f"{len(check.faults)} wrong" if check.faults else "whole" if check.compared else "not checked"
         print(f"{check.name:<12} {found:<12} {check.compared:,} {check.what}")
@@ -50,5 +52,6 @@ def run(args: argparse.Namespace) -> int:
             print(f"  wrong: {screen.shown(str(fault))}")
         for sentence in check.unchecked:
             print(f"  not checked: {screen.shown(sentence)}")
-    print(f"{verdict.run} is {'whole' if verdict.is_whole else 'damaged'}")
-    return int(not verdict.is_whole)
+    how = f"; qkv train --out {typed(verdict.run)} --resume goes on" if verdict.state == "unfinished" else ""
+    print(f"{verdict.run} is {verdict.state}{how}")
+    return int(verdict.state == "damaged")

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from qkv.jsontypes import JsonObject
 
-__all__ = ["OFF", "compiler", "folder", "load", "openmp", "remembered", "why_not"]
+__all__ = ["OFF", "build", "compiler", "folder", "load", "openmp", "remembered", "why_not"]
 
 OFF = "QKV_NATIVE"
 """An environment variable: 0 means that nothing is compiled or loaded."""
@@ -66,6 +66,19 @@ def compiler() -> str | None:
         if word and (found := shutil.which(word)):
             return found
     return None
+
+
+@functools.cache
+def build() -> JsonObject | None:
+    """The compiler that native passes are made by, as it names itself, and its options; None where there is none."""
+    program = compiler()
+    if os.environ.get(OFF, "") == "0" or program is None:
+        return None
+    try:
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, errors="replace")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"compiler": next(iter(said.stdout.splitlines()), "")[:200], "options": [*FLAGS, *_wide()]}
 
 
 def folder() -> Path:
@@ -193,11 +206,14 @@ def _seal(path: Path, library: bytes) -> bytes:
 
 
 def _only_ours(path: Path) -> bool:
-    """Whether the file exists and no other user could have written it."""
+    """Whether the file exists and no other user could have written it, or put another into its folder."""
     try:
-        there = path.stat()
+        return _ours(path.stat()) and _ours(path.parent.stat())
     except FileNotFoundError:
         return False
+
+
+def _ours(there: os.stat_result) -> bool:
     return there.st_uid in (os.getuid(), 0) and not there.st_mode & 0o022
 
 
@@ -214,6 +230,8 @@ def _read(path: Path) -> JsonObject | None:
 def _alone(path: Path) -> Iterator[None]:
     """Inside, no other process makes this file. A second one waits, at most twice as long as a compiler may take."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _ours(path.parent.stat()):
+        raise PermissionError(errno.EPERM, "it could be written by somebody else")
     lock, end = path.with_suffix(".lock"), time.monotonic() + 2 * _PATIENCE
     while (handle := _locked(lock)) is None and time.monotonic() < end:
         time.sleep(0.05)

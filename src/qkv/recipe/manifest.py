@@ -47,6 +47,7 @@ class BackgroundBaselines:
 
 def machine_facts(config: RunConfig) -> JsonObject:
     """Library versions, processor and threads: what exactness depends on."""
+    is_native = config.machine.passes_natively and not native.why_not("passes")
     return {
         "versions": {"qkv": __version__, "python": platform.python_version()}
         | {name: version(name) for name in _LIBRARIES},
@@ -57,7 +58,8 @@ def machine_facts(config: RunConfig) -> JsonObject:
         "ranks": config.machine.ranks,
         "shard": config.machine.shard,
         "precision": config.machine.precision,
-        "native": config.machine.passes_natively and not native.why_not("passes"),
+        "native": is_native,
+        "build": native.build() if is_native else None,
         "kernels": None if config.machine.kernels is None else dataclasses.asdict(config.machine.kernels),
     }
 
@@ -72,6 +74,8 @@ _EXACTNESS: Mapping[str, str] = {
     "shard": "sharding",
     "precision": "the precision",
     "native": "whether passes are native",
+    "build.compiler": "the compiler of the native passes",
+    "build.options": "its options",
 }
 """What the bits of a training depend on beside its configuration -> what it is called."""
 

@@ -11,6 +11,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from qkv.commands.printing.screen import shown, terminal
 from qkv.words import clock, short
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing],
             compared += _weights_as_read(folder, usable, seed, faults)
             compared += _cells(telemetry, config, usable, cells, seed, faults)
             older = set(_otherwise(telemetry)) & {row.name for row in telemetry.measures()}
-    except RunFolderError as error:
+    except (RunFolderError, AddressError) as error:  # an address that is none
         return Check(name="telemetry", compared=compared, what=what, faults=(Fault(file=_FILE, sentence=str(error)),))
     unchecked = ["--watch off recorded no matrix"] if config.watch == "off" else []
     unchecked += [f"{name} was recorded by another formula than today's" for name in sorted(older)]
@@ -76,6 +76,8 @@ def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing],
 def _rows(telemetry: Telemetry, folder: RunFolder, found: list[Standing], faults: list[Fault]) -> int:
     """Updates are numbered 1, 2, 3, ...; tokens, losses and the best of them are those of every checkpoint."""
     steps, evaluations = telemetry.steps(), {e.step: e for e in telemetry.evaluations()}
+    if not folder.is_finished:  # a resume makes the later ones again
+        steps = telemetry.steps(at=steps.step[steps.step <= (found[-1].step if found else 0)])
     gaps = np.flatnonzero(steps.step != np.arange(1, len(steps.step) + 1))
     if len(gaps):
         faults.append(Fault(file=_FILE, step=int(gaps[0]) + 1, sentence="the row of this update is missing"))

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from qkv.jsontypes import JsonObject
 
@@ -50,11 +51,20 @@ class Verdict:
     """The folder."""
     checks: tuple[Check, ...]
     """In the order in which they were made."""
+    is_unfinished: bool = False
+    """Whether its training has not ended."""
+
+    @property
+    def state(self) -> Literal["whole", "unfinished", "damaged"]:
+        """damaged where something is wrong that nothing brings back; unfinished where a resume ends with what an
+        undisturbed training has.
+        """
+        return "damaged" if self.faults else "unfinished" if self.is_unfinished else "whole"
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.faults
+        """Whether it is finished and nothing is wrong."""
+        return self.state == "whole"
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -63,4 +73,9 @@ class Verdict:
 
     def as_json(self) -> JsonObject:
         """What `qkv verify --json` prints."""
-        return {"run": str(self.run), "whole": self.is_whole, "checks": [asdict(check) for check in self.checks]}
+        return {
+            "run": str(self.run),
+            "state": self.state,
+            "whole": self.is_whole,
+            "checks": [asdict(check) for check in self.checks],
+        }

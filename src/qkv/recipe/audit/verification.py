@@ -19,6 +19,7 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.interrupted import unclosed
 from qkv.training.checkpoint import Standing, TrainingState, is_snapshot, most_snapshots, standing
 from qkv.training.tensorfile import load_tensors
+from qkv.words import many
 
 __all__ = ["UPDATES", "verify"]
 
@@ -53,11 +54,15 @@ def verify(
         return Verdict(run=folder.path, checks=tuple(checks))
     watched = bool(config.watched)
     found = _weights_of_watched(folder) if watched else standing(folder)
-    checks = [_files(folder, watched), _watched(found) if watched else _checkpoints(folder, config, found)]
+    ahead: list[Standing] = []
+    if not watched and not folder.is_finished:  # a resume goes on from the newest whole one, and makes the rest again
+        n = max((i for i, one in enumerate(found, 1) if one.is_whole), default=0)
+        found, ahead = found[:n], found[n:]
+    checks = [_files(folder, watched), _watched(found) if watched else _checkpoints(folder, config, found, ahead)]
     checks.append(check_telemetry(folder, config, found, cells=cells, seed=seed))
     if found and updates != 0 and not watched:
         checks.append(check_replay(folder, config, found, updates=updates, cache=cache))
-    return Verdict(run=folder.path, checks=tuple(checks))
+    return Verdict(run=folder.path, checks=tuple(checks), is_unfinished=not folder.is_finished)
 
 
 def _weights_of_watched(folder: RunFolder) -> list[Standing]:
@@ -119,14 +124,20 @@ def _files(folder: RunFolder, watched: bool) -> Check:
     return Check(name="files", compared=len(files), what="final files against their hashes", faults=tuple(faults))
 
 
-def _checkpoints(folder: RunFolder, config: RunConfig, found: list[Standing]) -> Check:
+def _checkpoints(folder: RunFolder, config: RunConfig, found: list[Standing], ahead: list[Standing]) -> Check:
     """Hashes, weights, order and continuity of the checkpoints, and that the final weights are among them."""
     what = "checkpoints: hashes, finite weights, order, none left out"
+    begins = f"step {found[-1].step}" if found else "step 0"
+    torn = (
+        (f"{many(len(ahead), 'checkpoint')} after that cannot be used: a resume goes on from {begins}",)
+        if ahead
+        else ()
+    )
     if not found:
         words = "there are no checkpoints to go on from" + (
             f": it came from {config.imported}" if config.imported else ""
         )
-        return Check(name="checkpoints", compared=0, what=what, unchecked=(words,))
+        return Check(name="checkpoints", compared=0, what=what, unchecked=(words, *torn))
     faults = [fault for one in found for fault in _one(one)]
     faults += _weights(found)
     states = [(one, one.state) for one in found if one.state is not None]
@@ -135,7 +146,7 @@ def _checkpoints(folder: RunFolder, config: RunConfig, found: list[Standing]) ->
         if sentence:
             faults.append(Fault(file=_name(after), step=after.step, sentence=f"after step {before.step}, {sentence}"))
     faults += _missing(config, found) + _final(folder, found)
-    return Check(name="checkpoints", compared=len(found), what=what, faults=tuple(faults))
+    return Check(name="checkpoints", compared=len(found), what=what, faults=tuple(faults), unchecked=torn)
 
 
 def _name(one: Standing, file: str = "") -> str:
@@ -212,6 +223,8 @@ def _final(folder: RunFolder, found: list[Standing]) -> list[Fault]:
         if source is None or not source.files:
             words = f"the checkpoint of step {step}, whose weights it has, is missing or unreadable"
             faults.append(Fault(file=path.name, step=step, sentence=words))
+            continue
+        if not folder.is_finished:  # a resume links them anew
             continue
         try:
             same = sha256_of(path) == source.files.get("model.safetensors")

@@ -21,6 +21,7 @@ from anyio import to_thread
 from qkv.errors import QkvError
 from qkv.folder.run_folder import RunFolder
 from qkv.telemetry import Telemetry
+from qkv.views.sharing import Shared
 
 __all__ = ["LOOK_EVERY", "Follower", "Pulse", "Purse", "edition_of", "pulse_of"]
 
@@ -130,6 +131,8 @@ class Follower(Generic[P]):
         self.folder, self._look = folder, look
         self.pulse: P = look(folder)
         self.closing = False
+        self.answers = Shared()
+        """Who computes what is asked."""
         self._news = asyncio.Event()
 
     async def watch(self) -> None:
@@ -158,6 +161,7 @@ class Follower(Generic[P]):
     def end(self) -> None:
         """Let those who listen go; in the server's own loop."""
         self.closing = True
+        self.answers.end()
         self._tell()
 
     def _tell(self) -> None:

@@ -52,7 +52,7 @@ class Guard:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         status, reason = self._verdict(scope, headers)
         if status == 303:
-            await _redirect(scope, send, _cookie(scope), self._token)
+            await _redirect(send, _cookie(scope), self._token)
         elif status:
             await _refuse(send, status, reason)
         else:
@@ -63,7 +63,7 @@ class Guard:
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._hosts is not None and host not in self._hosts:
             return 421, "This server answers to its own address only; open the one that qkv view printed."
-        if origin is not None and origin != f"http://{host}":
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):  # https: behind a proxy
             return 403, "A page from elsewhere may not ask this server."
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _is_visit(scope, headers):
             return 403, "A page from elsewhere may not ask this server."
@@ -127,9 +127,11 @@ async def _refuse(send: Send, status: int, reason: str) -> None:
     await send({"type": "http.response.body", "body": reason.encode() + b"\n"})
 
 
-async def _redirect(scope: Scope, send: Send, name: str, token: str) -> None:
-    """Put the token into a cookie that scripts cannot read and other sites do not send, and out of the address."""
+async def _redirect(send: Send, name: str, token: str) -> None:
+    """Put the token into a cookie that scripts cannot read and other sites do not send, and out of the address. It leads
+    to the page and nowhere else: a path such as //elsewhere would be another site.
+    """
     cookie = f"{name}={token}; HttpOnly; SameSite=Strict; Path=/"
-    headers = [(b"location", scope["path"].encode() or b"/"), (b"set-cookie", cookie.encode())]
+    headers = [(b"location", b"/"), (b"set-cookie", cookie.encode())]
     await send({"type": "http.response.start", "status": 303, "headers": headers})
     await send({"type": "http.response.body", "body": b""})

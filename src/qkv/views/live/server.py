@@ -18,10 +18,9 @@ import mimetypes
 from collections.abc import AsyncIterator, Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
-from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -41,11 +40,10 @@ from qkv.views.report.page_sections import Sections
 from qkv.views.report.playground import POLICY, playground
 from qkv.views.sections.grids import OtherRun
 from qkv.views.sections.training_in_page import PlaySection
+from qkv.views.sharing import Busy, Shared
 from qkv.views.viewer import Viewer
 
 __all__ = ["Page", "Shown", "application"]
-
-R = TypeVar("R")
 
 LIVE_SECTIONS = ("loss", "map", "grid", "matrices", "samples", "rows", "words")
 
@@ -151,6 +149,7 @@ class Shown(Protocol):
 
     folder: Path
     closing: bool
+    answers: Shared
 
     @property
     def desk(self) -> Desk | None: ...
@@ -174,22 +173,25 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
         return _static(request.path_params["name"])
 
     async def payload(request: Request) -> Response:
-        return await _answered(page, lambda: JSONResponse(to_json(page.payload()), headers=_HEADERS))
+        return await _answered(page, request, lambda: JSONResponse(to_json(page.payload()), headers=_HEADERS))
 
     async def play(request: Request) -> Response:
         headers = {**_HEADERS, "content-security-policy": f"{POLICY}; frame-ancestors 'self'"}
-        return await _answered(page, lambda: HTMLResponse(playground(page.play()), headers=headers))
+        return await _answered(page, request, lambda: HTMLResponse(playground(page.play()), headers=headers))
 
     async def sections(request: Request) -> Response:
         names = request.query_params.get("names", "").split(",")
-        return await _answered(page, lambda: JSONResponse(to_json(page.sections(names)), headers=_HEADERS))
+        return await _answered(page, request, lambda: JSONResponse(to_json(page.sections(names)), headers=_HEADERS))
 
     async def events(request: Request) -> Response:
         return StreamingResponse(page.events(), media_type="text/event-stream", headers=_HEADERS)
 
     async def ask(request: Request) -> Response:
-        body = await request.body()
-        return await _answered(page, lambda: _answer(page, request.path_params["name"], body))
+        try:
+            body = await asyncio.wait_for(request.body(), _BODY_SECONDS)
+        except TimeoutError:
+            return PlainTextResponse("the question did not arrive in time", status_code=408)
+        return await _answered(page, request, lambda: _answer(page, request.path_params["name"], body), body)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -206,6 +208,7 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
         Route("/payload", payload),
         Route("/playground", play),
         Route("/sections", sections),
+        Route("/rooms", sections),  # its name in earlier versions
         Route("/events", events),
         Route("/ask/{name}", ask, methods=["POST"]),
     ]
@@ -236,24 +239,38 @@ def _answer(page: Shown, name: str, body: bytes) -> Response:
         raise UserError("the model of this run cannot be shown a text")
     try:
         question = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserError("a question is a JSON object") from None
     return Response(wire(desk.answer(name, question)), media_type="application/octet-stream", headers=_HEADERS)
 
 
-async def _computed(page: Shown, work: Callable[[], R]) -> R:
-    """Do it in a thread that spares the training."""
+_BODY_SECONDS = 20.0
+"""In which a question must have arrived."""
 
-    def sparing() -> R:
+
+async def _left(request: Request) -> None:
+    """Until the asker has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answered(page: Shown, request: Request, work: Callable[[], Response], body: bytes = b"") -> Response:
+    """The answer, computed once for all who ask the same, in a thread that spares the training. A mistake is told as
+    it is, anything else in general words.
+    """
+
+    def sparing() -> Response:
         page.spare()
         return RunFolder(page.folder).steadily(work)
 
-    return await to_thread.run_sync(sparing)
-
-
-async def _answered(page: Shown, work: Callable[[], Response]) -> Response:
-    """The answer; a mistake is told as it is, anything else in general words."""
+    left = asyncio.ensure_future(_left(request))
+    key = (request.url.path, request.url.query, body)
     try:
-        return await _computed(page, work)
+        return await page.answers.get(key, request.client.host if request.client else "", sparing, left)
+    except Busy:
+        headers = {**_HEADERS, "retry-after": "2"}
+        return PlainTextResponse("the server is busy; ask again in a moment", status_code=503, headers=headers)
     except QkvError as error:
         return JSONResponse({"error": str(error)}, status_code=422 if isinstance(error, UserError) else 500)
+    finally:
+        left.cancel()

@@ -1,5 +1,6 @@
 """`serve`: a socket, a server and a browser for the live page of a run."""
 
+import asyncio
 import secrets
 import socket
 import threading
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from qkv.errors import UserError
 from qkv.folder.run_folder import RunFolder
@@ -18,6 +20,13 @@ from qkv.views.study.section import is_study
 from qkv.views.study.server import StudyPage
 
 __all__ = ["PORT", "make_server", "serve", "shown_of"]
+
+SILENT_SECONDS = 10.0
+"""In which a connection must have sent the whole head of a request."""
+MOST_CONNECTIONS = 512
+MOST_OF_ONE = 256
+"""Connections from one address: a proxy is one."""
+_REFUSED = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 PORT = 8642
 """Tried first where no port was asked for."""
@@ -73,6 +82,41 @@ def shown_of(folder: str | Path, beside: str | Path | None = None) -> Shown:
     return Page(RunFolder.open(folder).path, None if beside is None else RunFolder.open(beside).path)
 
 
+class _Connection(H11Protocol):
+    """A connection that ends, or makes room for another, while it asks nothing."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take it, in the place of one that asks nothing where there are too many; refuse it where all ask."""
+        super().connection_made(transport)
+        self.since = self.loop.time()
+        there = [one for one in self.connections if isinstance(one, _Connection)]
+        own = [one for one in there if one.client and self.client and one.client[0] == self.client[0]]
+        crowd = own if len(own) > MOST_OF_ONE else there if len(there) > MOST_CONNECTIONS else []
+        silent = [one for one in crowd if one.is_silent and one is not self]
+        if silent:
+            min(silent, key=lambda one: one.since).transport.close()
+        elif crowd:
+            transport.write(_REFUSED)
+            transport.close()
+        self._look()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no whole request has come since the last answer."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def on_response_complete(self) -> None:
+        """An answer has left."""
+        self.since = self.loop.time()
+        super().on_response_complete()
+
+    def _look(self) -> None:
+        if self.is_silent and self.loop.time() - self.since > SILENT_SECONDS:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(1.0, self._look)
+
+
 class _Server(uvicorn.Server):
     """Tells the page that it ends, so that connections which stay open for events are not waited for."""
 
@@ -93,9 +137,9 @@ def make_server(page: Shown, hosts: Iterable[str] | None, token: str = "") -> uv
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=3,
-        timeout_keep_alive=30,
-        limit_concurrency=64,
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=int(SILENT_SECONDS),
+        http=_Connection,
     )
     return _Server(config, page)
 
@@ -117,7 +161,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((place[0], wanted, *place[2:]))
-            listener.listen(64)
+            listener.listen(MOST_CONNECTIONS)
             return listener
         except OSError as error:
             listener.close()

@@ -41,6 +41,7 @@ from qkv.views.sections.samples import SampleNote, samples
 from qkv.views.sections.token_rows import RowsSection, rows_section
 from qkv.views.sections.training_in_page import PlaySection, play_section
 from qkv.views.sections.vocabulary import WordsSection, words_section
+from qkv.views.sharing import still_wanted
 from qkv.views.viewer import Viewer
 
 __all__ = ["Sections"]
@@ -202,19 +203,23 @@ class Sections:
 
     def map(self) -> MapSection | None:
         """Every matrix x every recorded step x every measure."""
+        still_wanted()
         return map_section(self.telemetry) if self.telemetry else None
 
     def grid(self) -> GridSection | None:
         """Every head at every step."""
+        still_wanted()
         return grid_section(self.telemetry, self.snapshots, _heads(self.sizes), _stretch(self.settings, self.sizes))
 
     def matrices(self) -> MatricesSection | None:
         """The weights as pictures."""
+        still_wanted()
         inputs = "values of a patch" if self.task.reads == "images" else "tokens"
         return matrices_section(self.snapshots, _heads(self.sizes), inputs=inputs)
 
     def rows(self) -> RowsSection | None:
         """The token table row by row."""
+        still_wanted()
         tokenizer = self.tokenizer
         if tokenizer is None:
             return None
@@ -246,6 +251,7 @@ class Sections:
 
     def forward(self) -> ForwardText | None:
         """The first text on its way through the model, as much as fits a page; None without a text or a model."""
+        still_wanted()
         texts = texts_to_show(self._texts, self.samples())
         if not texts or self.tokenizer is None:
             return None
@@ -258,6 +264,7 @@ class Sections:
 
     def words(self) -> WordsSection | None:
         """Neighbours and a map of the most frequent tokens."""
+        still_wanted()
         if self.tokenizer is None:
             return None
         tokens = [self.tokenizer.token(i) for i in range(self.tokenizer.d_vocab)]
