@@ -4,7 +4,7 @@
     python tests/campaigns/campaign.py --faults 8 --works train,export
 
 Works: `train` (a training and its resume), `tokenise` (a training whose cache is empty, so that a tokenizer is fitted
-and a text cut), `study`, `export`. Each is made once undisturbed, while every moment at which it can be hit is counted:
+and a text cut), `study`, `export`, `import`, `report`. Each is made once undisturbed, while every moment at which it can be hit is counted:
 before an update, between gradients and update, inside a telemetry transaction, in the middle of a write, before it is
 flushed to the disk, before and after a rename, in a tokenizer's fit, between two trainings of a study. A fault kills
 the process at one of these, having said which: only what said so is counted. Then the same command is given again
@@ -161,9 +161,9 @@ def end_of_study(place: Path) -> str:
     return hashlib.sha256(json.dumps([kept, rows], sort_keys=True).encode()).hexdigest()
 
 
-def end_of_export(place: Path) -> str:
+def end_of_files(place: Path, *patterns: str) -> str:
     digest = hashlib.sha256()
-    for file in sorted((place / "out").iterdir()):
+    for file in sorted({file for pattern in patterns for file in place.glob(pattern)}):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
@@ -187,12 +187,26 @@ def works(place: Path) -> list[Work]:
             train(place / "exported")
         return export(here)
 
+    def imported(here: Path) -> int:
+        if not (place / "folder").exists():
+            exported(place / "folder-made")
+            shutil.move(place / "folder-made" / "out", place / "folder")
+        if (here / "run").exists():  # it is there whole: an import is never gone on with
+            return 0
+        return qkv(["import", str(place / "folder"), "--out", str(here / "run")])
+
+    def reported(here: Path) -> int:
+        exported(here) if not (place / "exported").exists() else None
+        return qkv(["report", str(place / "exported" / "run"), "--out", str(here / "report.html")])
+
     tokenise = trained(place / "large.txt", 4, "--tokenizer", "bpe", "--vocab", "400", "--watch", "off")
     return [
         Work("train", train, lambda here: fingerprint(here / "run")),
         Work("tokenise", tokenise, lambda here: fingerprint(here / "run")),
         Work("study", studied(place / "small.txt"), end_of_study),
-        Work("export", exported, end_of_export),
+        Work("export", exported, lambda here: end_of_files(here / "out", "*")),
+        Work("import", imported, lambda here: end_of_files(here / "run", "config.toml", "*.safetensors", "token*.json")),
+        Work("report", reported, lambda here: end_of_files(here, "report.html")),
     ]
 
 
@@ -298,7 +312,7 @@ def page(found: dict[str, Any], seed: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
-    parser.add_argument("--works", default="train,tokenise,study,export")
+    parser.add_argument("--works", default="train,tokenise,study,export,import,report")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--page", type=Path, help="write the result there as well")
     args = parser.parse_args()

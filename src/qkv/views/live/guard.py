@@ -128,8 +128,8 @@ async def _refuse(send: Send, status: int, reason: str) -> None:
 
 
 async def _redirect(send: Send, name: str, token: str) -> None:
-    """Put the token into a cookie that scripts cannot read and other sites do not send, and out of the address. It leads
-    to the page and nowhere else: a path such as //elsewhere would be another site.
+    """Put the token into a cookie that scripts cannot read and other sites do not send, and out of the address: that of
+    the page itself, since a path such as //elsewhere would be another site.
     """
     cookie = f"{name}={token}; HttpOnly; SameSite=Strict; Path=/"
     headers = [(b"location", b"/"), (b"set-cookie", cookie.encode())]
