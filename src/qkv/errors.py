@@ -149,10 +149,11 @@ def unknown(what: str, given: str, options: Iterable[str], n: int = 3) -> str:
 def typed(path: object) -> str:
     """A path as it is typed in a shell, where a command may be told: quoted, and never like an option."""
     text = str(path)
-    if not text.isprintable():
-        spelled = "".join(f"\\x{byte:02x}" if byte < 32 or byte in b"\\'\x7f" else chr(byte) for byte in os.fsencode(text))
-        return f"$'{spelled}'"
-    return shlex.quote(f"./{text}" if text.startswith("-") else text)
+    text = f"./{text}" if text.startswith("-") else text
+    if text.isprintable():
+        return shlex.quote(text)
+    plain = (chr(b) if 31 < b < 127 and b not in b"\\'" else f"\\x{b:02x}" for b in os.fsencode(text))
+    return f"$'{''.join(plain)}'"
 
 
 def which(index: int, n: int) -> str:

@@ -205,7 +205,9 @@ def works(place: Path) -> list[Work]:
         Work("tokenise", tokenise, lambda here: fingerprint(here / "run")),
         Work("study", studied(place / "small.txt"), end_of_study),
         Work("export", exported, lambda here: end_of_files(here / "out", "*")),
-        Work("import", imported, lambda here: end_of_files(here / "run", "config.toml", "*.safetensors", "token*.json")),
+        Work(
+            "import", imported, lambda here: end_of_files(here / "run", "config.toml", "*.safetensors", "token*.json")
+        ),
         Work("report", reported, lambda here: end_of_files(here, "report.html")),
     ]
 

@@ -25,7 +25,9 @@ from command import machine
 
 SIZES = "d_model=16,n_layers=1,n_heads=2,n_ctx=16,batch_size=8"
 PAGE = 4096
-TOLD = re.compile(r"damaged|altered|not whole|cannot be read|cannot be used|not valid|is no |not the configuration", re.I)
+TOLD = re.compile(
+    r"damaged|altered|not whole|cannot be read|cannot be used|not valid|is no |not the configuration", re.I
+)
 
 COMMANDS: dict[str, Callable[[Path], list[str | Path]]] = {
     "predict": lambda r: ["predict", r, "the day", "--tokens", "5", "--temperature", "0", "--json"],
