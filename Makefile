@@ -46,6 +46,9 @@ bench: $(DEV) ## our figures on this machine beside peers: make bench DATA=folde
 
 campaign: $(DEV) ## faults, fuzzing, plans and an hour of soak, for hours: make campaign TEXT=input.txt
 	$(BIN)/python tests/campaigns/campaign.py --faults 240 --page docs/benchmarks/$(TODAY)-campaign.md
+	$(BIN)/python tests/campaigns/power_cuts.py --page docs/benchmarks/$(TODAY)-power-cuts.md
+	$(BIN)/python tests/campaigns/damage.py --page docs/benchmarks/$(TODAY)-damage.md
+	$(BIN)/python tests/campaigns/strange_folders.py --page docs/benchmarks/$(TODAY)-strange-folders.md
 	$(BIN)/python tests/campaigns/fuzz.py --inputs $(FUZZ) --page docs/benchmarks/$(TODAY)-fuzz.md
 	$(BIN)/python tests/campaigns/plan.py "$(TEXT)" --page docs/benchmarks/$(TODAY)-plan.md
 	$(BIN)/python tests/campaigns/soak.py "$(TEXT)" --minutes 60 --page docs/benchmarks/$(TODAY)-soak.md

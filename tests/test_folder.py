@@ -241,6 +241,49 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
     RunFolder.open(tmp_path / "run", writing=True).close()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="folders are not locked there")
+def test_taking_the_lock_file_away_lets_nobody_in(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run") as run:
+        run.write("config.toml", "")
+        (run.path / ".lock").unlink()
+        assert run.in_use()
+        with pytest.raises(RunFolderError, match="is in use by another qkv"):
+            RunFolder.open(run.path, writing=True)
+    (run.path / ".lock").unlink()
+    assert not run.in_use()
+    RunFolder.open(run.path, writing=True).close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="nothing is swept there")
+def test_names_of_half_written_files_are_not_foreseen_and_what_a_kill_left_is_swept(tmp_path: Path) -> None:
+    path, seen = tmp_path / "a", []
+
+    def chunks():
+        seen.extend(p.name for p in tmp_path.iterdir())
+        other = sorted(tmp_path.iterdir())
+        write_atomically(path, b"of another writer")  # sweeps nothing that is being written
+        assert set(other) <= set(tmp_path.iterdir())
+        yield b"mine"
+
+    for _ in range(2):
+        write_atomically(path, chunks())
+    first, second = (name for name in seen if name != "a")
+    assert first != second and first.startswith(".part-") and path.read_bytes() == b"mine"
+    (tmp_path / first).write_bytes(b"left by a kill")
+    (tmp_path / ".part-of-somebody").write_bytes(b"not ours")
+    write_atomically(path, b"new")
+    assert {p.name for p in tmp_path.iterdir()} == {"a", ".part-of-somebody"}
+
+
+def test_what_a_run_was_trained_on_has_a_hash(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run") as run:
+        run.write("source.json", "{}")
+        run.seal({})
+    assert run.damaged_files() == {}
+    run.write("source.json", "{ }")
+    assert run.damaged_files() == {"source.json": "altered"}
+
+
 def test_opening_for_writing_sweeps_half_written_files(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "run") as folder:
         folder.write("config.toml", "")

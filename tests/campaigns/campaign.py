@@ -4,12 +4,12 @@
     python tests/campaigns/campaign.py --faults 8 --works train,export
 
 Works: `train` (a training and its resume), `tokenise` (a training whose cache is empty, so that a tokenizer is fitted
-and a text cut), `study`, `export`, `import`, `report`. Each is made once undisturbed, while every moment at which it can be hit is counted:
-before an update, between gradients and update, inside a telemetry transaction, in the middle of a write, before it is
-flushed to the disk, before and after a rename, in a tokenizer's fit, between two trainings of a study. A fault kills
-the process at one of these, having said which: only what said so is counted. Then the same command is given again
-(`--resume` where a run is there), and the end is compared with the undisturbed one, byte for byte. A training must go
-on from its newest whole checkpoint and say so.
+and a text cut), `study`, `export`, `import`, `report`. Each is made once undisturbed, while every moment at which it
+can be hit is counted: before an update, between gradients and update, inside a telemetry transaction, in the middle of
+a write, before it is flushed to the disk, before and after a rename, in a tokenizer's fit, between two trainings of a
+study. A fault kills the process at one of these, having said which: only what said so is counted. Then the same command
+is given again (`--resume` where a run is there), and the end is compared with the undisturbed one, byte for byte. A
+training must go on from its newest whole checkpoint and say so.
 
 Every fault is named by --seed: the same seed makes the same faults. Exit status 1 if one was not survived.
 """

@@ -77,27 +77,27 @@ def make(place: Path) -> Path:
 
 
 def read(command: str, run: Path) -> tuple[Outcome, str]:
-    """How a command ends on a run, and all that it gives, without the name of the run."""
-    for leftover in ("out", "new"):
-        shutil.rmtree(run.parent / leftover, ignore_errors=True)
+    """How a command ends on a run, and what it gives: what it says, or the file or weights that it writes."""
+    for leftover in (run.parent / "out", run.parent / "new"):
+        shutil.rmtree(leftover, ignore_errors=True)
     found = attempt(COMMANDS[command](run), seconds=60)
-    said = re.sub(r"[\d.,]+ (s|tokens/s)\b", "", found.said).replace(str(run), "RUN").replace(run.name, "RUN")
-    if command == "report" and (run / "out.html").is_file():
-        said += str(len((run / "out.html").read_bytes()))
-    if command == "export":
-        said += "".join(str(f.read_bytes()) for f in sorted((run.parent / "out").glob("*")) if f.suffix != ".md")
-    if command == "from" and (run.parent / "new" / "model.safetensors").is_file():
-        said += str((run.parent / "new" / "model.safetensors").read_bytes())
-    return found, said
+    written = {
+        "report": [run / "out.html"],
+        "export": sorted((run.parent / "out").glob("*")),
+        "from": [run.parent / "new" / "model.safetensors"],
+    }
+    if command not in written:
+        return found, found.said
+    return found, "".join(str(file.read_bytes()) for file in written[command] if file.is_file())
 
 
-def short(command: str, found: Outcome, said: str, whole: str) -> str:
+def short(command: str, found: Outcome, given: str, whole: tuple[Outcome, str]) -> str:
     """What falls short of what must be; "" where nothing does."""
     if found.fault:
         return found.fault
     if command == "verify":
         return "" if found.status == 1 and "is damaged" in found.said or found.status == 2 else "verify calls it whole"
-    if found.is_refused or len(TOLD.findall(found.said)) > len(TOLD.findall(whole)) or said == whole:
+    if found.is_refused or len(TOLD.findall(found.said)) > len(TOLD.findall(whole[0].said)) or given == whole[1]:
         return ""
     return f"it ended with {found.status} and said nothing: {found.said[-200:]!r}"
 
@@ -106,7 +106,11 @@ def tries(place: Path, n: int, seed: int, minutes: float, say: Callable[[str], N
     """(how many of each command, what was silent) of `n` tries."""
     run = make(place)
     files = sorted(p.relative_to(run) for p in run.rglob("*") if p.is_file() and p.name != ".lock")
-    whole = {command: read(command, run)[1] for command in COMMANDS if command != "verify"}
+    copy = place / "copy"
+    shutil.copytree(run, copy)
+    whole = {command: read(command, copy) for command in COMMANDS}
+    for command, (found, given) in whole.items():
+        assert found.status == 0 and read(command, copy)[1] == given, f"{command} of the whole run: {found}"
     counted: Counter[str] = Counter()
     wrong: list[str] = []
     until = time.monotonic() + 60 * minutes
@@ -116,7 +120,6 @@ def tries(place: Path, n: int, seed: int, minutes: float, say: Callable[[str], N
         draws = np.random.default_rng([seed, number])
         file, damage = files[number % len(files)], sorted(DAMAGES)[int(draws.integers(len(DAMAGES)))]
         command = sorted(COMMANDS)[int(draws.integers(len(COMMANDS)))]
-        copy = place / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(run, copy)
         before = (copy / file).read_bytes()
@@ -125,7 +128,7 @@ def tries(place: Path, n: int, seed: int, minutes: float, say: Callable[[str], N
             continue
         (copy / file).write_bytes(after)
         counted[command] += 1
-        if why := short(command, *read(command, copy), whole.get(command, "")):
+        if why := short(command, *read(command, copy), whole[command]):
             wrong.append(f"{number}: {damage} of {file}, {command}: {why}")
             say(wrong[-1])
     return counted, wrong

@@ -96,6 +96,72 @@ def test_a_reader_writes_nothing_and_trusts_no_schema(path):
         assert reader.execute("PRAGMA query_only").fetchone() == (1,)
 
 
+SPOILT = (
+    "UPDATE steps SET loss = 'abc' WHERE step = 2",
+    "UPDATE steps SET tokens = 1e300",
+    "UPDATE steps SET grad_norm = x'00ff'",
+    "INSERT INTO evaluations VALUES (0, 'abc', 1.0, 1.0, 1.0, 1.0, 0)",
+    "INSERT INTO evaluations VALUES (0, 9223372036854775807, 1.0, 1.0, 1.0, 1.0, 0)",
+    "INSERT INTO evaluations VALUES (0, 2, 'abc', 1.0, 1.0, 1.0, 0)",
+    "INSERT INTO samples VALUES (0, 1, x'ff', 'text')",
+    "INSERT INTO events VALUES (0, 1, 'spike', '', 'words', '[1')",
+    "INSERT INTO facts VALUES ('watch', NULL, 'not json')",
+    "INSERT INTO addresses VALUES (1, 'W_E', 'embed', 'x', NULL, 'W_E', '[1]', NULL)",
+    "INSERT INTO addresses VALUES (1, 'W_E', 'embed', NULL, NULL, 'W_E', '1,', NULL)",
+)
+"""What no writer of ours puts into a table."""
+
+
+def read_all(telemetry: Telemetry) -> None:
+    telemetry.steps(), telemetry.clock(), telemetry.evaluations(), telemetry.samples(), telemetry.events()
+    telemetry.facts(), telemetry.addresses(), telemetry.measures(), telemetry.arms(), telemetry.sessions()
+
+
+@pytest.mark.parametrize("statement", SPOILT)
+def test_a_value_of_another_type_is_refused_where_it_is_read_and_found_by_who_looks_for_faults(path, statement):
+    with Telemetry(path) as telemetry:
+        assert telemetry.faults() == []
+        read_all(telemetry)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(statement)
+    with Telemetry(path) as telemetry:
+        with pytest.raises(DamagedFileError, match="qkv did not write"):
+            read_all(telemetry)
+        assert "not of the type of its column" in telemetry.faults()[0]
+    with pytest.raises(DamagedFileError, match="not of the type of its column"):
+        Store(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("watch", "[1, 2]"), ("watch", '{"level": "light"}'), ("special_tokens", '{"a": "b"}'), ("machines", "[1]"),
+     ("loss_less_ngram", '{"difference": 1e999, "low": 0, "high": 0, "windows": 1}'), ("null", "[" * 100_000)],
+)  # fmt: skip
+def test_a_fact_of_another_form_is_refused(path, key, value):
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("INSERT INTO clock_facts VALUES (?, ?)", (key, value))
+    with Telemetry(path) as telemetry:
+        for read in (telemetry.facts, lambda: telemetry.fact(key)):
+            with pytest.raises(DamagedFileError, match="qkv did not write"):
+                read()
+
+
+def test_a_fact_that_is_nothing_is_as_one_that_is_not_there(path):
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("INSERT INTO facts VALUES ('special_tokens', NULL, 'null')")
+    with Telemetry(path) as telemetry:
+        assert telemetry.facts() == {} and telemetry.fact("special_tokens", 3) == 3
+
+
+def test_a_list_that_is_cut_short_is_refused(path):
+    with Store(path) as store:
+        store.add_vector(2, "spectrum", "W_E", [1.0, 2.0])
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE vectors SET data = x'0011'")
+    with Telemetry(path) as telemetry, pytest.raises(DamagedFileError, match="a list of 2 bytes"):
+        telemetry.vector("W_E", "spectrum")
+
+
 def test_a_writer_that_died_while_it_made_the_tables_is_gone_on_with(path):
     alter(path, "DROP TABLE clock_facts", "DROP VIEW history")
     with Store(path) as store:

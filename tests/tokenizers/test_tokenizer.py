@@ -25,6 +25,7 @@ from qkv.tokenizers.encoding import (
     ascii_words,
     splitting_of,
 )
+from qkv.tokenizers.pretrained import is_nested
 from qkv.tokenizers.tokenizer import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
 
 SIZES = {"char": 0, "byte": 0, "word": 300, "bpe": 420, "wordpiece": 200, "unigram": 200}
@@ -445,3 +446,28 @@ def test_a_missing_tokenizer_file_is_refused_with_the_nearest(tmp_path: Path) ->
 def test_a_digest_names_the_tokenizer(prose: str) -> None:
     tokenizer = fit_tokenizer("char", [prose])
     assert tokenizer.sha256 == hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_one"),
+    [
+        (r"'s|'t| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", False),
+        (r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+", False),
+        (r"\(a+\)+", False), (r"[(a+)]+", False), (r"[^]a)+]+(b)", False), (r"(?:a|b)+", False), (r"(ab){2,5}+", False),
+        ("(a+)+$", True), ("((a*)b)*", True), ("(a{2,})+", True), (r"(?:\w+\s?)*$", True), ("(x(a+)y){1,}", True),
+    ],
+)  # fmt: skip
+def test_a_repetition_in_a_repetition_is_found(pattern, is_one):
+    assert is_nested(pattern) == is_one
+
+
+def test_a_tokenizer_with_a_pattern_that_may_not_end_or_an_id_out_of_all_range_is_refused(tmp_path):
+    form = json.loads(fit_tokenizer("char", ["the cat"], 0).to_json())
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(form | {"pre_tokenizer": form["pre_tokenizer"] | {"pattern": {"Regex": "(a+)+$"}}}))
+    with pytest.raises(SourceError, match="repeats what it repeats inside"):
+        load_tokenizer(path)
+    form["model"]["vocab"]["t"] = 2**32 - 1
+    path.write_text(json.dumps(form))
+    with pytest.raises(SourceError, match="an id of 4,294,967,295; expected ids below"):
+        load_tokenizer(path)

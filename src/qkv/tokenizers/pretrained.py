@@ -18,7 +18,7 @@ from qkv.signatures import refuse_pointer
 from qkv.tokenizers.sentencepiece import FILES, are_rules, read_sides
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-__all__ = ["SOURCE_FILE", "read_tokenizer"]
+__all__ = ["SOURCE_FILE", "is_nested", "read_tokenizer"]
 
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 
