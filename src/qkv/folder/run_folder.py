@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from qkv.config import load_toml
 from qkv.errors import DamagedFileError, RunFolderError, StorageError, UserError, nearest, too_long, typed
-from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.jsontypes import JsonMapping, JsonObject, WhereThere, is_like
 
 __all__ = [
     "CHECKPOINT_FILES",
@@ -70,6 +70,35 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TRIES = 3
 """How often a reading begins again that lost a checkpoint."""
+
+_NUMBER, _FIGURES = (float, type(None)), ({str: (float, type(None))}, type(None))
+_MANIFEST = WhereThere(
+    versions={str: str},
+    cpu=str,
+    platform=str,
+    threads=int,
+    parent=str,
+    data=({str: object}, type(None)),
+    imported=WhereThere(family=str, notes=object, marks={str: object}),
+    summary=WhereThere(
+        steps=int,
+        horizon=int,
+        tokens=int,
+        parameters=int,
+        best_step=int,
+        resumed_from_step=(int, type(None)),
+        val_loss=_NUMBER,
+        last_val_loss=_NUMBER,
+        bits_per_byte=_NUMBER,
+        train_seconds=_NUMBER,
+        total_seconds=_NUMBER,
+        tokens_per_second=_NUMBER,
+        stopped_because=str,
+        baselines=_FIGURES,
+        baselines_nats=_FIGURES,
+    ),
+)
+"""What readers of a manifest count on, where it is there."""
 
 R = TypeVar("R")
 
@@ -425,8 +454,10 @@ class RunFolder:
         except (OSError, ValueError, RecursionError) as error:
             raise DamagedFileError(f"{self.manifest} cannot be read: {error}") from None
         version = manifest.get("format_version") if isinstance(manifest, dict) else None
-        if not isinstance(version, int) or version > FORMAT_VERSION:
+        if not isinstance(version, int) or not 0 < version <= FORMAT_VERSION:
             raise RunFolderError(f"{self.path} has format version {version}; this qkv reads up to {FORMAT_VERSION}")
+        if not is_like(manifest, _MANIFEST):
+            raise DamagedFileError(f"{self.manifest} is damaged: a value in it is of another type than qkv writes")
         if not altered and manifest.get("sha256", "") not in ("", _hash_of(manifest)):
             raise DamagedFileError(
                 f"{self.manifest} is damaged: its values are not those that it was written with; put it back from a"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from qkv.errors import AddressError, DamagedFileError, unknown
-from qkv.jsontypes import JsonObject
+from qkv.jsontypes import MOST, JsonObject, is_like
 from qkv.telemetry.schema import (
     NULL_ARM,
     RUN_ARM,
@@ -48,8 +48,6 @@ MANY = 16_384
 """Updates that are read at a time where a run is read from end to end."""
 BLOCK = 4096
 """Rows of a long result that are Python objects at a time: a tuple takes several times the room of its numbers."""
-_ORDER = 1 << 53
-"""What no count, step or id comes near: numbers up to here are the same as float64."""
 _KINDS: dict[str, tuple[type, ...]] = {"i": (int,), "r": (float, int), "s": (str,), "b": (bytes,)}
 """What a letter says of a value that is read; a capital also allows NULL."""
 _FACTS: dict[str, object] = {
@@ -417,7 +415,7 @@ class Telemetry:
             taken = (*_KINDS[kind.lower()], *((type(None),) if kind.isupper() else ()))
             for row in rows:
                 value = row[column]
-                if type(value) not in taken or (kind in "iI" and value is not None and not -1 <= value < _ORDER):
+                if type(value) not in taken or (kind in "iI" and value is not None and not -1 <= value < MOST):
                     raise self._damaged(f"{str(value)[:40]!r} stands where that cannot be")
         return rows
 
@@ -438,7 +436,7 @@ class Telemetry:
             value = json.loads(text)
         except (ValueError, RecursionError):
             raise self._damaged(f"{text[:40]!r} is no JSON") from None
-        if value is not None and not _is_like(value, like):
+        if value is not None and not is_like(value, like):
             raise self._damaged(f"{text[:40]!r} stands where that cannot be")
         return value
 
@@ -450,7 +448,7 @@ class Telemetry:
 
     def _whole(self, numbers: np.ndarray) -> np.ndarray:
         """float64 as int64. Raises DamagedFileError where one is no whole number."""
-        if not (np.abs(numbers) < _ORDER).all():
+        if not (np.abs(numbers) < MOST).all():
             raise self._damaged("a number of updates or tokens that cannot be")
         return numbers.astype(np.int64)
 
@@ -556,20 +554,6 @@ class Telemetry:
         if self._memory is not None:
             self._memory.keep(arm, number, cells)
         return cells
-
-
-def _is_like(value: object, like: object) -> bool:
-    """Whether a value of JSON has a form: a type, a list of one form, a dict of names that are there, or of any."""
-    if isinstance(like, list):
-        return isinstance(value, list) and all(_is_like(item, like[0]) for item in value)
-    if isinstance(like, dict) and isinstance(value, dict):
-        if str in like:
-            return all(_is_like(item, like[str]) for item in value.values())
-        return all(name in value and _is_like(value[name], form) for name, form in like.items())
-    if like in (int, float):
-        number = isinstance(value, int) or (like is float and isinstance(value, float) and math.isfinite(value))
-        return number and not isinstance(value, bool) and abs(value) < _ORDER  # type: ignore[arg-type]
-    return isinstance(like, type) and isinstance(value, like)
 
 
 def _series(address: str, measure: str, arm: int, step: np.ndarray, value: np.ndarray) -> Series:

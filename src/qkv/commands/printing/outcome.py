@@ -48,13 +48,14 @@ def print_outcome(run: "Run") -> None:
     for sample in samples:
         shown = _cut(run.task.shown(sample.prompt, sample.text if sample.text.strip() else f"({NOTHING})"))
         print(f"\nIt {'answers' if run.task.judged else 'writes'}:  {screen.shown(shown)}")
-    stopped = _STOPPED.get(summary["stopped_because"], f"it stopped because of {summary['stopped_because']}")
+    because, steps = summary.get("stopped_because", ""), summary.get("steps", 0)
+    stopped = _STOPPED.get(because, f"it stopped because of {because}")
     target = run.config.training.until_loss
-    if target and summary["stopped_because"] in ("steps", "minutes", "budget"):
-        stopped += f", and the target of {target:g} was not reached (more updates: --steps {2 * summary['steps']})"
+    if target and because in ("steps", "minutes", "budget"):
+        stopped += f", and the target of {target:g} was not reached (more updates: --steps {2 * steps})"
     print(
-        f"\n{many(summary['steps'], 'step')}, {many(summary['tokens'], 'token')},"
-        f" {summary['parameters']:,} parameters, {summary['train_seconds']:.0f} s of training; {stopped}."
+        f"\n{many(steps, 'step')}, {many(summary.get('tokens', 0), 'token')}, {summary.get('parameters', 0):,}"
+        f" parameters, {summary.get('train_seconds') or 0:.0f} s of training; {stopped}."
     )
     report = run.folder.report
     where = f", the report in {report} (a page for any browser)" if report.exists() else ""
