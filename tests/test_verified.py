@@ -108,6 +108,13 @@ def test_damage_is_told_of_every_file_and_nothing_else(run):
     assert "there are weights of step 16 too" in found[first] and "qkv verify" in found[first]
 
 
+def test_the_state_of_a_checkpoint_that_cannot_be_read_is_told(run):
+    state = run.checkpoints / "step-00000016" / "state.json"
+    state.write_bytes(bytes(len(state.read_bytes())))
+    (one,) = damage(run)
+    assert one.file == "checkpoints/step-00000016/state.json" and "is damaged" in one.sentence
+
+
 def test_weights_that_lie_whole_in_a_checkpoint_are_named(run):
     flip(run.best)
     twin = run.checkpoints / "step-00000008" / "model.safetensors"

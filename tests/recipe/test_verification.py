@@ -284,7 +284,7 @@ def test_a_run_that_was_killed_between_its_first_files_is_not_called_damaged(cop
     shutil.rmtree(copy / "checkpoints")
     verdict = verify(copy)
     assert verdict.state == "unfinished", verdict.faults
-    assert "before anything was recorded" in check(verdict, "telemetry").unchecked[0]
+    assert "no whole checkpoint" in check(verdict, "telemetry").unchecked[0]
 
 
 def test_a_training_that_was_watched_elsewhere_is_not_called_damaged(tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ def is_whole(path: Path) -> bool:
 
 def damage(folder: RunFolder) -> tuple[Damage, ...]:
     """What is not whole of a run, as far as it is shown: its final files and manifest (of one that is not finished, its
-    weights), and the weights of its start, which changes are measured from. Other checkpoints are checked when they are
-    read.
+    weights), the weights of its start, which changes are measured from, and the states of its checkpoints, whose own
+    weights are checked when they are read.
     """
     names: list[str] = list(_WEIGHTS[:2])
     if folder.is_finished:
@@ -113,6 +113,13 @@ def damage(folder: RunFolder) -> tuple[Damage, ...]:
                 found.append(Damage(str(path.relative_to(folder.path)), _sentence(folder, path, why)))
         except RunFolderError as error:  # what vouches for it is damaged
             found.append(Damage(str(path.relative_to(folder.path)), str(error)))
+    for place in list(folder.checkpoint_folders().values())[1:]:
+        try:
+            if os.path.lexists(place / "state.json"):
+                read_state(place)
+        except DamagedFileError as error:
+            if place.is_dir():  # else a training took it away
+                found.append(Damage(str((place / "state.json").relative_to(folder.path)), str(error)))
     return tuple(found)
 
 

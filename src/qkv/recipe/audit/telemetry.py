@@ -54,6 +54,10 @@ def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing],
     faults: list[Fault] = []
     compared = 0
     begun = folder.is_finished or any(one.step or not config.watched for one in found)
+    if not folder.is_finished and not found and not config.watched:  # killed while it made its tables
+        return Check(
+            name="telemetry", compared=0, what=what, unchecked=("there is no whole checkpoint to compare with",)
+        )
     if not begun and not (
         folder.telemetry.exists() and folder.telemetry.stat().st_size
     ):  # killed between its first files
