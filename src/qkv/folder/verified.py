@@ -94,8 +94,8 @@ def is_whole(path: Path) -> bool:
 
 def damage(folder: RunFolder) -> tuple[Damage, ...]:
     """What is not whole of a run, as far as it is shown: its final files and manifest (of one that is not finished, its
-    weights), the weights of its start, which changes are measured from, and the states of its checkpoints, whose own
-    weights are checked when they are read.
+    weights), and the weights that were kept: of one that is not finished those of its start, which changes are measured
+    from; its other checkpoints come and go, and are checked when they are read.
     """
     names: list[str] = list(_WEIGHTS[:2])
     if folder.is_finished:
@@ -104,7 +104,8 @@ def damage(folder: RunFolder) -> tuple[Damage, ...]:
         except RunFolderError as error:
             return (Damage("manifest.json", str(error)),)
     paths = [folder.path / name for name in names if name in FINAL_FILES]
-    paths += [place / "model.safetensors" for place in list(folder.checkpoint_folders().values())[:1]]
+    places = list(folder.checkpoint_folders().values())
+    paths += [place / "model.safetensors" for place in (places if folder.is_finished else places[:1])]
     foreign = "{} is damaged: it names {!r:.60}, which is no file of a run"
     found = [Damage("manifest.json", foreign.format(folder.manifest, n)) for n in names if n not in FINAL_FILES]
     for path in paths:
@@ -112,14 +113,8 @@ def damage(folder: RunFolder) -> tuple[Damage, ...]:
             if why := _wrong(folder, path):
                 found.append(Damage(str(path.relative_to(folder.path)), _sentence(folder, path, why)))
         except RunFolderError as error:  # what vouches for it is damaged
-            found.append(Damage(str(path.relative_to(folder.path)), str(error)))
-    for place in list(folder.checkpoint_folders().values())[1:]:
-        try:
-            if os.path.lexists(place / "state.json"):
-                read_state(place)
-        except DamagedFileError as error:
-            if place.is_dir():  # else a training took it away
-                found.append(Damage(str((place / "state.json").relative_to(folder.path)), str(error)))
+            state = path if path.parent == folder.path else path.with_name("state.json")
+            found.append(Damage(str(state.relative_to(folder.path)), str(error)))
     return tuple(found)
 
 
