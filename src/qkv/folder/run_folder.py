@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 from qkv.config import load_toml
 from qkv.errors import DamagedFileError, RunFolderError, StorageError, UserError, nearest, too_long, typed
@@ -72,31 +72,19 @@ _TRIES = 3
 """How often a reading begins again that lost a checkpoint."""
 
 _NUMBER, _FIGURES = (float, type(None)), ({str: (float, type(None))}, type(None))
+_FORMS: dict[str, object] = {
+    **dict.fromkeys(("steps", "horizon", "tokens", "parameters", "best_step"), int),
+    **dict.fromkeys(("val_loss", "last_val_loss", "bits_per_byte", "train_seconds", "total_seconds"), _NUMBER),
+    **{"tokens_per_second": _NUMBER, "resumed_from_step": (int, type(None)), "stopped_because": str},
+    **dict.fromkeys(("baselines", "baselines_nats"), _FIGURES),
+}
 _MANIFEST = WhereThere(
+    **dict.fromkeys(("cpu", "platform", "parent"), str),
     versions={str: str},
-    cpu=str,
-    platform=str,
     threads=int,
-    parent=str,
     data=({str: object}, type(None)),
-    imported=WhereThere(family=str, notes=object, marks={str: object}),
-    summary=WhereThere(
-        steps=int,
-        horizon=int,
-        tokens=int,
-        parameters=int,
-        best_step=int,
-        resumed_from_step=(int, type(None)),
-        val_loss=_NUMBER,
-        last_val_loss=_NUMBER,
-        bits_per_byte=_NUMBER,
-        train_seconds=_NUMBER,
-        total_seconds=_NUMBER,
-        tokens_per_second=_NUMBER,
-        stopped_because=str,
-        baselines=_FIGURES,
-        baselines_nats=_FIGURES,
-    ),
+    imported=WhereThere(family=str, marks={str: object}),
+    summary=WhereThere(_FORMS),
 )
 """What readers of a manifest count on, where it is there."""
 
@@ -264,7 +252,7 @@ def link(source: Path, target: Path) -> None:
         temporary.unlink(missing_ok=True)  # rename leaves both names where they were links to one file
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> JsonObject:
     """What a JSON file of a run holds. Raises OSError, ValueError (it is too large, too), RecursionError."""
     if path.stat().st_size > _LARGEST_JSON:
         raise ValueError(f"it has more than {_LARGEST_JSON:,} bytes")
