@@ -278,7 +278,7 @@ def _sentences(table: type) -> dict[str, str]:
 
 def matrices_page() -> str:
     """Every last part of an address, and every op."""
-    lines = ["# Every matrix, activation and change", NOTE]
+    lines = ["# Matrices and activations", NOTE]
     lines += [
         "The last part of an address says what it is; what stands before it says where: a layer (`L0.`), a head",
         "(`L0.H3.`), the side of an encoder-decoder (`enc.`, `dec.`), cross-attention (`dec.L0.cross.`). How they are",

@@ -68,7 +68,7 @@ def page(tables: list[list[str]], command: str, said: str) -> str:
     """The documentation's page of costs."""
     note = f"<!-- written by {command} -->"
     head = [
-        "# What watching costs",
+        "# What recording costs",
         note,
         "",
         "Milliseconds that one look of each kind takes, and its share of the training time at several intervals.",
