@@ -157,8 +157,8 @@ def build(out: Path) -> None:
         command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file", "zensical.toml"]
         done = subprocess.run(command, cwd=place, capture_output=True, text=True)
         if done.returncode:
-            said = done.stdout + done.stderr.strip().rpartition("\n")[2]  # what was wrong, and no traceback
-            raise SystemExit(re.sub(r"\x1b\[[0-9;]*m", "", said))
+            said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
+            raise SystemExit(said.partition("\nTraceback")[0])
         shutil.rmtree(out, ignore_errors=True)
         shutil.move(Path(place) / "site", out)
 
