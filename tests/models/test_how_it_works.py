@@ -38,7 +38,8 @@ FORMULAS = {
         lambda m, g: torch.stack([g.x[IDS == t].sum(dim=0) for t in range(D_VOCAB)]),
     ),
     r"\bar W_{pos}[i] = \bar x_i": ("W_pos", lambda m, g: g.x),
-    r"\overline{\mathrm{logits}} = \frac{1}{n} \left( \mathrm{softmax}(\mathrm{logits}) - \mathrm{onehot}(t_{i+1}) \right)": (
+    r"\overline{\mathrm{logits}} = \frac{1}{n} \left("
+    r" \mathrm{softmax}(\mathrm{logits}) - \mathrm{onehot}(t_{i+1}) \right)": (
         "logits",
         lambda m, g: (m.logits.softmax(dim=1) - F.one_hot(NEXT, D_VOCAB)) / N,
     ),
@@ -48,7 +49,7 @@ FORMULAS = {
 
 
 def trained_step(frozen: tuple[str, ...] = ()) -> tuple[SimpleNamespace, SimpleNamespace]:
-    """A layer of causal attention with a skip connection, forward and back: every value, and autograd's gradient of it."""
+    """Causal attention with a skip connection, forward and back: every value, and autograd's gradient of it."""
     draws = torch.Generator().manual_seed(1)
     shapes = ((D_VOCAB, D_MODEL), (N, D_MODEL), *[(D_MODEL, D_HEAD)] * 3, (D_HEAD, D_MODEL), (D_MODEL, D_VOCAB))
     m = SimpleNamespace()
