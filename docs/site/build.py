@@ -21,7 +21,7 @@ from latex2mathml.converter import convert
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent
-NOT_ON_THE_SITE = ("*.py", "*.pyc", "site", "src", "results", "__pycache__")
+NOT_ON_THE_SITE = ("*.py", "*.pyc", "pictures.json", "site", "src", "results", "__pycache__")
 """Names in docs/ that no page shows or links to."""
 MODULES = {
     "qkv": "The front: train, load, watch, study.",
