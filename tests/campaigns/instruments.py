@@ -77,7 +77,7 @@ def page(tables: list[list[str]], command: str, said: str) -> str:
         "",
         "[Measures](measures.md) lists what each kind of measurement takes. `--watch 2%` chooses the intervals for",
         "you, and `qkv show RUN` says what recording that run cost.",
-        "`python tests/campaigns/watching.py TEXT` compares whole processes, with and without recording, in ABBA pairs.",
+        "`python tests/campaigns/watching.py TEXT` compares processes with and without recording, in ABBA pairs.",
         "",
         f"{machine()}. Made by `{command}`. {said}".rstrip(),
     ]

@@ -199,12 +199,12 @@ Weights, biases and gains are random. Vocabulary sizes are not round numbers, an
 one without. Each figure is the largest difference in any logit, any hidden state of any layer, and any entry of any
 head's pattern.
 
-| promise | largest difference |
-|---|---|
-| float32 | {float32:g} |
-| float64, as it is: GPT-2, BERT, RoBERTa, DistilBERT | {exact:g} |
-| float64, as it is: all others, because transformers computes some parts in float32 | {islands:g} |
-| float64, with those parts (RMSNorm, rotary tables, softmax, tables of sines) in float64 | {exact:g} |
+The promised bounds are:
+
+- {float32:g} in float32;
+- {exact:g} in float64 for GPT-2, BERT, RoBERTa and DistilBERT;
+- {islands:g} in float64 for the others, because transformers computes some parts in float32;
+- {exact:g} in float64 if those parts are computed in float64, too: RMSNorm, rotary tables, softmax, tables of sines.
 
 Greedy text is compared token for token. *There and back* says whether export, import and a second export give the
 same bytes. `tests/interop/test_parity.py` also tests shards, left padding, token types and half precision.
