@@ -61,9 +61,9 @@ class TrainOptions(TypedDict, total=False):
     from_run: str | None
     """The folder of a run to start from."""
     parameters: int | None
-    """The approximate number of parameters of the model."""
+    """About how many the model has."""
     steps: int | None
-    """The budget in optimizer steps."""
+    """The budget in updates."""
     minutes: float | None
     """The budget in minutes of wall time; an error together with `steps`."""
     until_loss: float | None

@@ -226,7 +226,7 @@ class Run:
     def evaluate(self, source: str | Path | None = None, *, changes: Sequence[str] = ()) -> Evaluation:
         """Loss and accuracy with intervals over the validation text, or over `source`, with matrices changed first.
 
-        Computed in the run's own precision, so that it repeats the run's own loss. Changes apply to a copy; see
+        Computed in the run's own precision, so that its own loss is repeated. The changes are made on a copy; see
         `changed`.
         """
         model = self.changed(changes)[0] if changes else self.model
