@@ -53,10 +53,9 @@ campaign: $(DEV) ## faults, fuzzing, plans and an hour of soak, for hours: make 
 	$(BIN)/python tests/campaigns/plan.py "$(TEXT)" --page docs/benchmarks/$(TODAY)-plan.md
 	$(BIN)/python tests/campaigns/soak.py "$(TEXT)" --minutes 60 --page docs/benchmarks/$(TODAY)-soak.md
 
-docs: $(DEV) ## write the generated pages of docs/ again, and build the site into site/
+docs: $(DEV) ## write the generated pages of docs/, and build the site into site/
 	$(BIN)/python docs/generate.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
-	@echo "Open in a browser: $(CURDIR)/site/index.html"
+	$(BIN)/python docs/site/build.py
 
 pictures: $(DEV) ## the pictures of docs/images again, from a run that beats counting: make pictures RUN=runs/demo-1
 	$(BIN)/python docs/pictures.py "$(RUN)"

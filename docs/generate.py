@@ -95,13 +95,13 @@ def presets_page() -> str:
     """Every preset with its card."""
     lines = ["# Presets", NOTE]
     lines += [
-        "`--preset NAME` chooses a layout, an optimizer recipe and a size law under one name. Its card says which",
-        "sentences of textbooks about attention hold in that layout, exactly; tests prove every line.",
+        "`--preset NAME` chooses a layout, an optimizer recipe and a rule for the model size. Its card says which",
+        "textbook statements about attention are exactly true of that layout. A test proves every line.",
         "",
-        "Rates are made for one kind of optimizer: `--set optimizer.kind=NAME` with another than the preset's brings",
-        "settings of its own: "
-        + "; ".join(_optimizer_sentence(kind, one) for kind, one in OTHER_OPTIMIZERS.items())
-        + ". Each can be set, and a law of sizes may know better ones of Muon.",
+        "Learning rates belong to one kind of optimizer. If `--set optimizer.kind=NAME` names another one than the",
+        "preset's, it brings its own settings, and each of them can be set:",
+        "",
+        *(f"- {_optimizer_sentence(kind, one)}" for kind, one in OTHER_OPTIMIZERS.items()),
         "",
         "| preset | what | stacks |",
         "|---|---|---|",
@@ -111,7 +111,7 @@ def presets_page() -> str:
         lines += ["", f"## {preset.name}", "", preset.summary, "", f"Source: {preset.source}.", ""]
         if preset.changes:
             lines += ["Changes that belong to it: " + ", ".join(f"`{change}`" for change in preset.changes) + ".", ""]
-        lines += ["| sentence | holds? |", "|---|---|"]
+        lines += ["| statement | true? |", "|---|---|"]
         for sentence in card(preset):
             answer = "yes" if sentence.holds else "no"
             lines.append(f"| {sentence.text} | {answer}{': ' + sentence.why if sentence.why else ''} |")
@@ -120,29 +120,30 @@ def presets_page() -> str:
 
 def _optimizer_sentence(kind: str, one: OptimizerConfig) -> str:
     rates = f"`lr` {one.lr:g}" + (f", `muon_lr` {one.muon_lr:g}" if kind == "muon" else "")
-    return f"`{kind}` with {rates}, `weight_decay` {one.weight_decay:g} and `clip` {one.clip:g}"
+    return f"`{kind}`: {rates}, `weight_decay` {one.weight_decay:g}, `clip` {one.clip:g}"
 
 
 def measures_page() -> str:
     """Every measure of a matrix."""
     lines = ["# Measures", NOTE]
     lines += [
-        "What is recorded of the matrices while a model trains. `W` is the matrix at a step, `S` the same at step",
-        "0, `G` the gradient of the loss, `dW` the last update. A property *of the function* does not change when a",
-        "head's basis does; one *of this parametrisation* can, and says nothing across seeds.",
+        "While a model trains, qkv records these measures of its matrices. `W` is the matrix at a step, `S` the same",
+        "matrix at step 0, `G` the gradient of the loss, and `dW` the last update. A property *of the function* does",
+        "not depend on a head's basis. A property *of this parametrization* can, so it says nothing across seeds.",
         "",
-        "*Compare with* names what a measure reads at the start, of random matrices, or in the **random-label",
-        "control**: the same model from the same start on the same inputs, with labels drawn uniformly at every step.",
-        "All that it can learn is to guess evenly. It is trained for at most 7% of the run's steps, or as many as",
-        "`--set control_share` says. Compare at an equal step only.",
+        "*Compare with* names a reference: the measure at initialization, of random matrices, or in the",
+        "**random-label control**. That is the same model from the same initial weights on the same inputs, with",
+        "labels drawn uniformly at every step. All that it can learn is to guess evenly. It is trained for at most 7%",
+        "of the run's steps, or as many as `--set control_share` says. Compare at equal steps only.",
     ]
     lines += [
         "",
-        "A kind of look is taken at step 0, at early steps spaced by logarithm, then every so many updates (at most 16",
-        "times while the steps double, `full` 32), and at the end;",
-        "`--watch 2%` chooses the intervals that cost that share of the time; `--set watching.attention=16` sets one.",
+        "Measurements of one kind are made together: at step 0, at early steps with logarithmic spacing, then at a",
+        "fixed interval, and at the end. While the number of steps doubles there are at most 16 (`full`: 32).",
+        "`--watch 2%` chooses the intervals that cost that share of the time, and `--set watching.attention=16` sets",
+        "one of them.",
         "",
-        "| look at | takes | `light`: every | `full`: every |",
+        "| measurement of | takes | `light`: every | `full`: every |",
         "|---|---|---|---|",
     ]
     for kind in KINDS:
@@ -156,8 +157,12 @@ def measures_page() -> str:
     for m in MEASURES.values():
         lines += ["", f"## {m.name}", "", m.meaning, ""]
         lines += [f"- formula: `{m.formula}`", f"- range: {m.range}", f"- source: {m.source}"]
-        lines += [f"- a property of the {m.property_of}", f"- compare with: {m.null}", f"- informs: {m.decision}"]
-        lines += [f"- taken by the look at {_look(m.name)}"]
+        lines += [
+            f"- a property of the {m.property_of}".replace("isation", "ization"),
+            f"- compare with: {m.null}",
+            f"- informs: {m.decision}",
+        ]
+        lines += [f"- taken by the measurement of {_look(m.name)}"]
     for row in (EARNED, EARNED_ROWS, ROW_GRADIENT):
         lines += ["", f"## {row.name}", "", row.meaning, ""]
         lines += [f"- formula: `{row.formula}`", f"- range: {row.range}", f"- source: {row.source}"]
@@ -181,13 +186,13 @@ def install_page() -> str:
         "pip install -c constraints.txt -e .",
         "```",
         "",
-        "`source .venv/bin/activate` puts `qkv` on the path of a shell, after `make demo` too. From then on every",
-        "command in these pages works as it is written, in any folder. `qkv doctor` says what the machine offers.",
+        "`source .venv/bin/activate` puts `qkv` on the path of a shell, after `make demo` too. From then on, every",
+        "command on these pages works as written, in any folder. `qkv doctor` shows what your machine offers.",
         "",
         "## Extras",
         "",
-        "Some commands need further libraries. Where one is missing, the message says what to type. In the project",
-        "folder, for the extra `study`:",
+        "Some commands need more libraries. If one is missing, the message says what to type. For the extra `study`,",
+        "in the project folder:",
         "",
         "```sh",
         "pip install -c constraints.txt -e '.[study]'",
@@ -202,20 +207,24 @@ def install_page() -> str:
         lines.append(f"| `{name}` | {EXTRAS[name][1]} | {libraries} |")
     lines += [
         "",
-        "Why each library is needed: [dependencies](dependencies.md). A smaller PyTorch for machines without a GPU is",
+        "[Dependencies](dependencies.md) says why each library is needed, and how to get a smaller PyTorch for",
+        "machines without a GPU.",
+        "",
     ]
-    return "\n".join([*lines, "described there, too.", ""])
+    return "\n".join(lines)
 
 
 def settings_page() -> str:
     """Every setting of config.toml."""
     lines = ["# Settings", NOTE]
     lines += [
-        "What `--set path=value` and the `set=` of `qkv.train` can change, table by table as a run's `config.toml` has",
-        "them. A path may be shortened to its last parts where these name one setting: `--set d_model=128`. Where no",
-        "default is written, a law of preset, text and machine finds the value, and `config.toml` holds what it was.",
-        "What has an option beside its type is given by that option alone; what has *found* there cannot be set.",
-        "One that would change nothing beside the others is refused, with the reason and what to type.",
+        "These settings are changed by `--set path=value`, or by `set=` in `qkv.train`. The tables are those of a",
+        "run's",
+        "`config.toml`. You may shorten a path to its last parts if they name one setting: `--set d_model=128`.",
+        "",
+        "If no default is given, qkv chooses the value from the preset, the text and the machine, and writes it into",
+        "`config.toml`. An option next to the type is the only way to give that setting. *Found* means that you cannot",
+        "set it. A setting that would have no effect is refused, with the reason and what to type.",
     ]
     for path, table in _tables(RunConfig):
         lines += [
@@ -278,11 +287,11 @@ def _sentences(table: type) -> dict[str, str]:
 
 def matrices_page() -> str:
     """Every last part of an address, and every op."""
-    lines = ["# Every matrix, activation and change", NOTE]
+    lines = ["# Matrices and activations", NOTE]
     lines += [
-        "The last part of an address says what it is; what stands before it says where: a layer (`L0.`), a head",
-        "(`L0.H3.`), the side of an encoder-decoder (`enc.`, `dec.`), cross-attention (`dec.L0.cross.`). How they are",
-        "put together, and selectors: [addresses](addresses.md).",
+        "The last part of an address says what it is. The parts before it say where: a layer (`L0.`), a head",
+        "(`L0.H3.`), the side of an encoder-decoder (`enc.`, `dec.`), or cross-attention (`dec.L0.cross.`).",
+        "[Addresses](addresses.md) explains how to combine them, and how a selector names several.",
         "",
         "## Matrices",
         "",
@@ -301,10 +310,10 @@ def matrices_page() -> str:
         "",
         "## Changes",
         "",
-        "`SEL=op(argument)@from..to`, the steps optional. Every op, and what is said of it:",
+        "`SEL=op(argument)@from..to`; the steps are optional. These are the operations:",
         "",
     ]
-    lines += ["| op | what is selected is | holds it afterwards |", "|---|---|---|"]
+    lines += ["| operation | the selected matrix is | held afterwards |", "|---|---|---|"]
     for name, op in OPS.items():
         asked = f"({op.argument.name})" if op.argument else ""
         sentence = op.sentence.replace("{}", op.argument.name if op.argument else "").strip()
@@ -380,21 +389,32 @@ def _look(measure: str) -> str:
 
 
 _IN_SHORT = {
-    "what-is-trained": "Yes. Of the {the fall (adamw):.1f} nats per token that the model learned,"
-    " {W_E earned (adamw):.2f} come from the change of W_E itself. Resetting W_E makes the model worse than"
-    " guessing.",
-    "frozen-embeddings": "No, but it helps: with fixed random input vectors, the loss is"
-    " {frozen - trained:.2f} nats per token higher; with tied embeddings, {tied frozen - tied trained:.1f}.",
-    "which-matrix": "Freezing W_Q and W_K costs {QK frozen - trained:.2f} nats per token, freezing W_V and W_O"
-    " {VO frozen - trained:.2f}. W = I throughout costs {all identity - trained:.2f}; W_Q = I alone costs nothing that"
-    " matters.",
-    "collocation": "Barely. Occurring together changes the cosine of two words' input vectors by"
-    " {together -> cos(e, e) (causal):.2f}; appearing in the same contexts, by"
-    " +{shared -> cos(e, e) (causal):.2f}. Whether `the` ends up with low dot products depends on the recipe.",
-    "calibrate": "Where they were tried, yes: {false positives:.0%} false positives in {n:,} small studies with no"
-    " true effect.",
+    "what-is-trained": (
+        "Does training change the embeddings, or only W_Q, W_K and W_V? Is that learning?",
+        "Both change, and it is learning. Of the {the fall (adamw):.1f} nats per token that the model learned,"
+        " {W_E earned (adamw):.2f} are due to the change of W_E. Reset W_E, and the model is worse than guessing.",
+    ),
+    "frozen-embeddings": (
+        "Must the embeddings be trained if the W matrices are?",
+        "No, but it helps. Fixed random embeddings cost {frozen - trained:.2f} nats per token;"
+        " with tied embeddings, {tied frozen - tied trained:.1f}.",
+    ),
+    "which-matrix": (
+        "Which matrix matters most? What does Q = K = V = X cost?",
+        "Freezing W_Q and W_K costs {QK frozen - trained:.2f} nats per token, freezing W_V and W_O"
+        " {VO frozen - trained:.2f}, Q = K = V = X {all identity - trained:.2f}.",
+    ),
+    "collocation": (
+        "Do words that occur together get similar vectors?",
+        "Barely: it changes the cosine of their embeddings by {together -> cos(e, e) (causal):.2f}. Appearing in the"
+        " same contexts changes it by +{shared -> cos(e, e) (causal):.2f}.",
+    ),
+    "calibrate": (
+        "Can these verdicts be trusted?",
+        "{false positives:.0%} false positives in {n:,} smaller studies with no true effect.",
+    ),
 }
-"""What the README says of each study; the numbers are those of its kept full run."""
+"""What the README asks and answers of each study; the numbers are those of its kept full run."""
 _FROM, _TO = "<!-- answers: generated by docs/generate.py -->\n", "<!-- end of answers -->"
 
 
@@ -403,20 +423,20 @@ def readme() -> str:
     text = (HERE / "../README.md").read_text(encoding="utf-8")
     before, _, rest = text.partition(_FROM)
     _, _, after = rest.partition(_TO)
-    lines = ["", "| people ask | on small models, by experiment |", "|---|---|"]
-    for question in map(questions().__getitem__, _IN_SHORT):
-        found = next(filter(None, map(_result, _result_names(question.name))))
-        lines.append(f"| [{question.asks}](docs/answers/{question.name}.md) | {_in_short(found)} |")
+    lines = ["", "| question | answer for small models |", "|---|---|"]
+    for name, (asked, answer) in _IN_SHORT.items():
+        found = next(filter(None, map(_result, _result_names(name))))
+        lines.append(f"| [{asked}](docs/answers/{name}.md) | {_in_short(answer, found)} |")
     return "\n".join([before + _FROM.rstrip("\n"), *lines, "", _TO]) + after
 
 
-def _in_short(verdict: dict[str, Any]) -> str:
+def _in_short(answer: str, verdict: dict[str, Any]) -> str:
     """The README's sentences about a study, with the effects of a kept run."""
     effects = {row["name"]: row["effect"] for row in verdict["contrasts"]}
     if verdict["study"] == "calibrate":
         effects["false positives"] += 0.05  # the effect is what is beyond the promised 5%
     values = effects | {"n": verdict["contrasts"][0]["n"]}
-    return re.sub(r"\{(.+?):([^:{}]*)\}", lambda found: format(values[found[1]], found[2]), _IN_SHORT[verdict["study"]])
+    return re.sub(r"\{(.+?):([^:{}]*)\}", lambda found: format(values[found[1]], found[2]), answer)
 
 
 READING = (

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Self-attention from the inside
 #
-# One head, five positions, eight numbers each. Nothing here is language: the vectors are drawn at random, and what is shown
-# holds for any. The words are those of [which Q do you mean?](../docs/which-q.md): **x** is what enters, **W_Q W_K W_V W_O**
-# are learned matrices, **q k v** are their products with x.
+# One head reads five positions with eight numbers each. The vectors are random, so this says nothing about language; the
+# formulas hold for any vectors. **x** is the input, **W_Q, W_K, W_V and W_O** are trained matrices, and **q, k and v** are
+# their products with x ([more](../docs/which-q.md)).
 
 # %%
 import numpy as np
@@ -29,11 +29,11 @@ np.testing.assert_allclose(pattern @ (X @ W_V) @ W_O, out[0].detach().numpy(), r
 pattern.round(2)
 
 # %% [markdown]
-# Each row sums to 1: how much each position takes from every other.
+# Each row sums to 1. It says how much each position takes from every other.
 #
-# ## Order does not matter, unless something makes it matter
+# ## Attention ignores order unless something adds it
 #
-# Without positions and without a mask, shuffled input gives shuffled output.
+# Without positions and without a mask, shuffling the input shuffles the output in the same way.
 
 # %%
 order = torch.tensor([3, 1, 4, 0, 2])
@@ -44,8 +44,8 @@ causal = SelfAttention(d_model=8, causal=True, seed=1)
 # %% [markdown]
 # ## W_Q by itself means nothing
 #
-# Multiply W_Q by any invertible M and W_K by its inverse transposed: every number of both changes, the function does not. So
-# a distance between two W_Q of two trainings says nothing; the product W_Q W_K^T can be compared.
+# Multiply W_Q by any invertible M and W_K by its inverse transpose. Every number in both changes, but the function does not.
+# So the distance between the W_Q of two trainings says nothing. The product W_Q W_K^T can be compared.
 
 # %%
 M = torch.randn(8, 8, generator=torch.Generator().manual_seed(2))

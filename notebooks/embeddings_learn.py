@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Watch embeddings learn
 #
-# A model of some 60,000 parameters on sentences from a little grammar. That is small enough for a minute on one core, and far
-# too small to say anything about English; what it shows is *how to look*. Put a text of your own in place of `TEXT`.
+# A model with about 60,000 parameters trains on sentences from a small grammar. That takes a minute on one core. It is far too
+# small to say anything about English, but it shows *how to inspect* a model. Replace `TEXT` by a text of your own.
 
 # %%
 import itertools
@@ -37,8 +37,8 @@ run = qkv.train(
 run.loss, run.summary["baselines_nats"]
 
 # %% [markdown]
-# Animals and people occur in the same places of a sentence; only its end tells them apart. Do their rows of W_E become alike?
-# The cosine between rows, at the steps whose weights were kept:
+# Animals and people occur in the same positions of a sentence; only its end distinguishes them. Do their rows of W_E become
+# similar? This is the cosine between rows, at the steps whose weights were saved:
 
 
 # %%
@@ -59,8 +59,8 @@ for step in sorted(run.snapshots()):
     print(f"step {step:4d}   within a kind {within:+.2f}   between the kinds {between:+.2f}")
 
 # %% [markdown]
-# And how far W_E moved, compared with the matrices of attention. Drift is relative to the start, and is no evidence of learning
-# by itself: matrices also move in the random-label control of every report (labels drawn uniformly at every step).
+# How far did W_E move, compared with the matrices of attention? Drift is relative to the initial weights. It is not evidence of
+# learning by itself: matrices also move in the random-label control of every report (labels drawn uniformly at every step).
 
 # %%
 for address, series in run.history("W_E,L*.W_[QKVO]", "drift").items():

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Open a BERT
 #
-# A folder of Hugging Face (`config.json`, safetensors, tokenizer files) opens as a run. Without one of your own this notebook
-# makes a small BERT with **random weights**: everything works, and nothing it says is about language. Set `FOLDER` to a real
-# one, for instance a snapshot in your Hugging Face cache.
+# qkv opens a Hugging Face folder (`config.json`, safetensors, tokenizer files) as a run. If you have none, this notebook makes a
+# small BERT with **random weights**: everything works, but it says nothing about language. Set `FOLDER` to a real model, for
+# example a snapshot in your Hugging Face cache.
 
 # %%
 import os
@@ -33,7 +33,7 @@ run = import_checkpoint(Path(FOLDER).expanduser(), place / "run", say=print)
 run.config.model.sizes, run.config.model.layout.norm_place
 
 # %% [markdown]
-# It is theirs to the last digits: logits, and what every layer gives out.
+# Logits and the output of every layer equal those of transformers:
 
 # %%
 live = transformers.AutoModelForMaskedLM.from_pretrained(Path(FOLDER).expanduser()).eval()
@@ -45,7 +45,7 @@ torch.testing.assert_close(logits, theirs.logits, rtol=1e-4, atol=1e-4)
 torch.testing.assert_close(record["L0.resid_post"], theirs.hidden_states[1], rtol=1e-4, atol=1e-4)
 
 # %% [markdown]
-# Where each head of layer 0 looks from `cat`, and one circuit of it, which has no more directions than a head is wide:
+# Where does each head of layer 0 attend to from `cat`? And one of its circuits, whose rank is at most d_head:
 
 # %%
 view = run.attention("the cat sat on the mat")
@@ -54,7 +54,7 @@ print(run.matrix("L0.H1.OV").singular_values()[:5])
 view.save(place / "attention.html")
 
 # %% [markdown]
-# What does the prediction lose without one head?
+# How much does the prediction change without one head?
 
 # %%
 with torch.no_grad():

@@ -1,10 +1,12 @@
 # %% [markdown]
 # # Run a study
 #
-# Does freezing the embeddings cost anything? One pair of trainings cannot tell: another seed may turn it round. A study
-# trains pairs that share everything but the one thing, tunes the learning rate of each arm in every replicate, and gives a
-# verdict with an interval. `quick=True` takes three minutes and is weak, and is refused where the main question takes longer, with the
-# `minutes=` that suffice; without it, up to two and a half hours.
+# Does freezing the embeddings cost anything? One pair of trainings cannot say, because another seed may reverse the result. A
+# study trains pairs that differ in one thing only, tunes the learning rate of each arm in every replicate, and gives a verdict
+# with an interval.
+#
+# `quick=True` takes three minutes and detects only large effects. If the main question needs longer, it is refused, with the
+# `minutes=` that suffice. A full study takes up to two and a half hours.
 
 # %%
 import random
@@ -30,13 +32,13 @@ verdict = qkv.study("frozen-embeddings", place / "my.txt", quick=True, out=place
 print(verdict["sentence"])
 
 # %% [markdown]
-# The effect of the main question, its interval, and what would have counted as no difference:
+# This is the effect of the main question, its interval, and the margin of "no difference":
 
 # %%
 {key: verdict[key] for key in ("verdict", "effect", "low", "high", "unit", "margin", "seeds", "p")}
 
 # %% [markdown]
-# Every training that was made, the ones for tuning included, is logged beside the page with the curves:
+# A log lists every training, including those for tuning. It is in the folder of the page with the curves:
 
 # %%
 print(verdict["trainings"], "trainings;", verdict["run"])

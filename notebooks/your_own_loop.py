@@ -1,8 +1,8 @@
 # %% [markdown]
-# # Watch your own loop
+# # Watch your own PyTorch loop
 #
-# Your model, your data, your loop. Two lines write a run folder beside it, which every command of qkv opens. Nothing of the
-# training changes: it ends with the same bits.
+# Keep your model, your data and your loop. Two lines write a run folder, which every command of qkv opens. The training does
+# not change: its results are bit-identical.
 
 # %%
 import tempfile
@@ -36,7 +36,7 @@ model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
 # %% [markdown]
-# The names of one's own model, one line for each kind of parameter; `in_proj_weight` holds three matrices and is taken apart.
+# Name each kind of parameter of your model in one line. `in_proj_weight` holds three matrices and is split.
 
 # %%
 names = {
@@ -52,7 +52,7 @@ folder = Path(tempfile.mkdtemp()) / "mine"
 watcher = qkv.watch(model, optimizer, folder, names=names, n_heads=4)
 
 # %% [markdown]
-# The task: say a sequence backwards. It is made up, and tells nothing about language.
+# The task is to reverse a sequence. It is synthetic and says nothing about language.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -67,7 +67,7 @@ watcher.close()
 print(float(loss))
 
 # %% [markdown]
-# Now it is a run: in the terminal `qkv show`, as a page `qkv view`, and here:
+# Now it is a run. Open it with `qkv show` in the terminal, with `qkv view` in the browser, or here:
 
 # %%
 run = qkv.load(folder)

@@ -112,6 +112,8 @@ def test_the_wheel_comes_from_the_sdist_and_holds_every_file_of_the_package(buil
     (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        (metadata,) = (archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
+    assert "## Two commands" in metadata and "](docs/" not in metadata and "![" not in metadata
     packed = {name.removeprefix("qkv/") for name in names if name.startswith("qkv/")}
     sources = {
         path.relative_to(SOURCES).as_posix()

@@ -1,11 +1,12 @@
 """The documentation site: it builds without a warning and without a network, and what its pages say to type works."""
 
-import os
+import importlib.util
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 GUIDE = (
     "index", "your-text", "report", "ask", "how-it-works", "which-q", "views", "coming-from", "classify", "images",
-    "translate", "verify", "without-attention", "gradients",
+    "translate", "verify", "without-attention", "gradients", "getting-started",
 )  # fmt: skip
 """Pages whose code runs from top to bottom, beside the files and runs that they speak of."""
 OTHERS = ("watching", "studies", "faults", "addresses", "scaling", "cost-of-watching", "parity")
@@ -163,15 +164,13 @@ def test_the_code_on_the_page_about_watching_runs(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site, built, and what was said meanwhile."""
-    pytest.importorskip("material", reason="needs the extra docs")
+    """The site, built; a warning fails the build."""
+    pytest.importorskip("zensical", reason="needs the extra docs")
     out = tmp_path_factory.mktemp("built") / "site"
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", out],
-        cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+    command = [sys.executable, DOCS / "site" / "build.py", "--out", out]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    return out, done.stderr
+    return out
 
 
 @pytest.mark.browser
@@ -180,10 +179,11 @@ def test_the_search_finds_pages_that_were_opened_as_files(site, browser):
     page = browser.new_page()
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.goto((site[0] / "index.html").as_uri())
-    page.fill("input.md-search__input", "orthogonal")
-    page.wait_for_selector(".md-search-result__link", timeout=60_000)
-    found = [link.get_attribute("href") for link in page.locator(".md-search-result__link").all()]
+    page.goto((site / "index.html").as_uri())
+    page.locator(".md-search__button").first.click()
+    page.get_by_role("combobox").fill("orthogonal")
+    page.wait_for_selector("a[role=option]", timeout=60_000)
+    found = [link.get_attribute("href") for link in page.locator("a[role=option]").all()]
     page.close()
     assert any(link and "matrices.html" in link for link in found)
     assert wrong == [] and [url for url in asked if not url.startswith("file:")] == []
@@ -191,9 +191,7 @@ def test_the_search_finds_pages_that_were_opened_as_files(site, browser):
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_asks_nothing_from_elsewhere(site):
-    out, said = site
-    assert "WARNING" not in said
-    pages = {path.relative_to(out).as_posix(): path.read_text(encoding="utf-8") for path in out.rglob("*.html")}
+    pages = {path.relative_to(site).as_posix(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     assert {"index.html", "measures.html", "settings.html", "api/qkv.models.html", "answers/proofs.html"} <= set(pages)
     assert "<math" in pages["how-it-works.html"] and "$" not in re.sub(
         r"<code.*?</code>", "", pages["how-it-works.html"]
@@ -201,3 +199,78 @@ def test_the_site_builds_without_a_warning_and_asks_nothing_from_elsewhere(site)
     assert "MultiHeadAttention" in pages["api/qkv.models.html"]
     loaded = r"""<(?:script|img|iframe)[^>]*\ssrc=["']?(https?:)?//|<link[^>]*stylesheet[^>]*href=["']?(https?:)?//"""
     assert [name for name, page in pages.items() if re.search(loaded, page)] == []
+    assert {"playground/index.html", "assets/iframe-worker.js"} <= {
+        p.relative_to(site).as_posix() for p in site.rglob("*")
+    }
+    assert "../answers/${name}.html" in pages["playground/index.html"]
+
+
+@pytest.mark.slow
+def test_a_broken_link_fails_the_build(builder, tmp_path, monkeypatch):
+    pytest.importorskip("zensical", reason="needs the extra docs")
+    whole = builder.stage
+
+    def broken(place):
+        whole(place)
+        (place / "docs" / "ask.md").write_text("# A page\n\n[There](install.md#no-such-heading).\n", "utf-8")
+
+    monkeypatch.setattr(builder, "stage", broken)
+    with pytest.raises(SystemExit, match="(?s)no-such-heading"):
+        builder.build(tmp_path / "site")
+    assert not (tmp_path / "site").exists()
+
+
+@pytest.fixture(scope="module")
+def builder():
+    """docs/site/build.py as a module."""
+    pytest.importorskip("latex2mathml", reason="needs the extra docs")
+    spec = importlib.util.spec_from_file_location("docs_site_build", DOCS / "site" / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_page_for_the_site_keeps_its_links_within_docs_and_loses_those_that_leave(builder):
+    page = "[Why](../studies.md#one) and [`code`](../../src/qkv/cli.py)."
+    assert builder.page_markdown(page, DOCS / "answers" / "x.md") == "[Why](../studies.md#one) and `code`."
+    assert "<math" in builder.page_markdown("$$x$$ and `$$`") and "`$$`" in builder.page_markdown("$$x$$ and `$$`")
+
+
+def navigation(items):
+    """The pages of a navigation, in order, with their titles."""
+    for title, what in (pair for item in items for pair in item.items()):
+        if isinstance(what, str):
+            yield title, what
+        else:
+            yield from navigation(what)
+
+
+def test_the_navigation_has_every_guide_once_under_a_short_title():
+    project = tomllib.loads((DOCS / "site" / "zensical.toml").read_text("utf-8"))["project"]
+    found = list(navigation(project["nav"]))
+    pages = [page for _, page in found]
+    wanted = {p.relative_to(DOCS).as_posix() for p in [*DOCS.glob("*.md"), *(DOCS / "answers").glob("*.md")]}
+    others = {"api/index.md", "benchmarks/README.md", "decisions/README.md"}
+    assert len(pages) == len(set(pages)) and set(pages) == wanted | others
+    groups = [title for item in project["nav"] for title in item]
+    assert groups == ["Start", "Tutorials", "How-to guides", "Explanation", "Answers by experiment", "Reference"]
+    assert all(len(title) <= 50 for title, _ in found) and len({title for title, _ in found}) == len(found)
+    start = (DOCS / "index.md").read_text("utf-8")
+    guides = [page for page in pages if "/" not in page and page != "index.md"]
+    assert [page for page in guides if f"]({page})" not in start] == [], "docs/index.md lists every guide too"
+
+
+def test_the_site_has_the_colors_and_the_type_of_the_report():
+    def variables(css):
+        return dict(re.findall(r"(--[\w-]+): ([^;]+);", css))
+
+    report = (ROOT / "src/qkv/views/static/report.css").read_text("utf-8")
+    site = (DOCS / "site" / "site.css").read_text("utf-8")
+    light, dark = (variables(report.partition(head)[2].partition("}")[0]) for head in (":root {", "scheme: dark) {"))
+    for scheme, colors in (("default", light), ("slate", dark)):
+        ours = variables(site.partition(f'[data-md-color-scheme="{scheme}"]')[2].partition("}")[0])
+        assert set(ours) == {"--paper", "--panel", "--ink", "--ink-soft", "--line", "--accent"}
+        assert {name: colors[name] for name in ours} == ours
+    root = variables(site.partition("}")[0])
+    assert root["--md-text-font-family"] == light["--sans"] and root["--md-code-font-family"] == light["--mono"]
+    assert root["--serif"] == light["--serif"]

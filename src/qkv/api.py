@@ -1,4 +1,4 @@
-"""The Python face: `train` a model, `load` a run, and ask the `Run` (`qkv.run`).
+"""The Python API: `train` a model, `load` a run, and question the `Run` (`qkv.run`).
 
 run = qkv.train("my.txt", freeze=["W_E"], minutes=3)
 run.loss, run.predict(["the cat"]), run.history("L*.W_Q", "drift"), run.matrix("L0.H1.OV")
@@ -52,12 +52,12 @@ __all__ = [
 
 
 class TrainOptions(TypedDict, total=False):
-    """The keywords of `train` and `plan`; what is left out or None is chosen for you."""
+    """The keywords of `train` and `plan`. qkv chooses those that are left out or None."""
 
     task: str | None
-    """What is learned: causal, masked, classify, translate, image, ..."""
+    """What the model is trained for: causal, masked, classify, translate, image, ..."""
     preset: str | None
-    """The kind of model, by a name of `qkv.presets`."""
+    """The kind of model: a name in `qkv.presets`."""
     from_run: str | None
     """The folder of a run to start from."""
     parameters: int | None
@@ -65,29 +65,29 @@ class TrainOptions(TypedDict, total=False):
     steps: int | None
     """The budget in updates."""
     minutes: float | None
-    """The budget in wall time; with `steps` an error."""
+    """The budget in minutes of wall time; an error together with `steps`."""
     until_loss: float | None
-    """End at this validation loss, in nats."""
+    """Stop at this validation loss, in nats."""
     seed: int | None
-    """Names every draw."""
+    """The seed of everything that is random."""
     set: Mapping[str, object] | None
     """Single settings by name: `{"d_model": 128}`."""
     change: Sequence[str]
     """Changes in the change language: `["L0.W_Q=identity"]`."""
     freeze: Sequence[str]
-    """Selectors of what is frozen."""
+    """Selectors of the matrices to freeze."""
     only: Sequence[str]
-    """Selectors of what alone is trained."""
+    """Selectors of the only matrices to train."""
     val: str | None
     """A source to validate on, instead of a part of `source`."""
     tokenizer: str | None
-    """The kind that is fitted, or a file."""
+    """The kind of tokenizer to fit, or a file of one."""
     vocab: int | None
-    """How many tokens it has."""
+    """The size of its vocabulary."""
     text_column: str | None
-    """Of a table."""
+    """The column of a table that holds the texts."""
     label_column: str | None
-    """Of a table."""
+    """The column of a table that holds the labels."""
     watch: str | None
     """What is recorded: "off", "light", "full", or a share of the time such as "2%"."""
     device: str | None
@@ -95,13 +95,13 @@ class TrainOptions(TypedDict, total=False):
     precision: str | None
     """fp32 or bf16."""
     threads: int | None
-    """Of the processor."""
+    """The number of processor threads."""
     nproc: int | None
-    """Processes, as torchrun has started them."""
+    """The number of processes, as started by torchrun."""
     shard: bool | None
-    """Whether processes share out weights and optimizer state."""
+    """Whether weights and optimizer state are split among the processes."""
     on_spike: str | None
-    """When the loss jumps up: "stop", "rollback" or "ignore"."""
+    """What to do when the loss jumps up: "stop", "rollback" or "ignore"."""
     report: bool | None
     """False: no report, and no random-label control either."""
 
@@ -120,12 +120,12 @@ def train(
     """Train a model on `source` and return the finished run.
 
     `source` is a text file, folder or table; empty is the text inside your own Python. Further keywords are those of
-    `TrainOptions`: task, preset, steps, minutes, freeze, ... With `resume`, `out` names the run to go on with. `log`
-    sends telemetry on as well (tensorboard, wandb or trackio). `progress` is called with each step, `say` with
+    `TrainOptions`: task, preset, steps, minutes, freeze, ... With `resume`, `out` names the run to continue. `log` also
+    sends telemetry to a tracker (tensorboard, wandb or trackio). `progress` is called with each step, `say` with
     sentences.
 
-    A script that torchrun starts in several processes makes this call in each; the first one watches and writes.
-    Raises UserError for what cannot be done as asked (nothing is made then), RunError where the run broke off.
+    A script that torchrun starts in several processes makes this call in each; only the first one records and writes.
+    Raises UserError if the request cannot be met (then nothing is written), RunError if the training broke off.
     """
     listening = recipe.Listening(progress=progress, say=say, started=started or time.monotonic(), log=log)
     asked = _request(source, options)
@@ -146,9 +146,9 @@ def train(
 def plan(
     source: str | Path = "", *, tflops: float = 0.0, gigabytes: float = 0.0, **options: Unpack[TrainOptions]
 ) -> "Forecast":
-    """What `train` with the same arguments would take, memory and time of each process; nothing is trained.
+    """The memory and time of each process that `train` would take with the same arguments. Nothing is trained.
 
-    Time is measured here, or follows from the 10^12 operations and the GB a second of each process.
+    Time is measured on this machine, or computed from `tflops` and `gigabytes` per second of each process.
     """
     from qkv.recipe import forecast
 
@@ -171,12 +171,12 @@ def _request(source: str | Path, options: TrainOptions) -> recipe.Request:
 
 
 def load(path: str | Path, *, weights: str = "best") -> "Run":
-    """The run in a folder, with its best weights or its last; or a Hugging Face folder, as a run.
+    """Open the run in a folder, with its best or last weights, or a Hugging Face folder as a run.
 
-    Of a Hugging Face folder a run is made in `cache_folder()`, once; `import_checkpoint` makes one where you want it.
+    A Hugging Face folder is imported once, into `cache_folder()`; `import_checkpoint` imports it where you want it.
 
-    Raises RunFolderError where there is no run (one without weights yet raises it when asked for its `model`),
-    SourceError for a checkpoint that cannot be read as it stands.
+    Raises RunFolderError if there is no run (`model` raises it if the run has no weights yet), SourceError for a
+    checkpoint that cannot be read.
     """
     if weights not in ("best", "last"):
         raise ConfigError(f"weights is {weights!r}; expected best or last")
@@ -191,8 +191,8 @@ def import_checkpoint(
 ) -> "Run":
     """Read a Hugging Face folder (config.json, safetensors, tokenizer files) into a new run folder.
 
-    `say` is called with what was left out or is different here. Raises SourceError for a checkpoint that cannot be read
-    as it stands, RunFolderError where the place is taken.
+    `say` is called with what was left out or differs. Raises SourceError for a checkpoint that cannot be read,
+    RunFolderError if `out` already exists.
     """
     from qkv.interop import read_checkpoint
 
@@ -215,17 +215,17 @@ def watch(
     n_heads: int = 0,
     n_kv_heads: int = 0,
 ) -> recipe.Watcher:
-    """Record a training that runs in your own loop: a run folder with the telemetry of our own trainer.
+    """Record a training that runs in your own loop. The run folder has the same telemetry as one of `train`.
 
         watcher = qkv.watch(model, optimizer, "runs/mine")
-        ...                       # your loop, as it is: the optimizer's steps are seen by its own hooks
+        ...                       # your loop, unchanged: the optimizer's own hooks report its steps
         watcher.close()           # or let the program end
 
-    Known are models of transformers that `qkv import` reads, nanoGPT's, and torch.nn.TransformerEncoder; for another
-    give `names`, a table from its parameters to addresses ("blocks.{L}.qkv.weight": "L{L}.W_Q, L{L}.W_K, L{L}.W_V"),
-    and `n_heads`. `level` is light or full. `tokenizer` is a fast tokenizer of transformers, or a file.
+    Models of transformers that `qkv import` reads, nanoGPT's and torch.nn.TransformerEncoder are known. For another,
+    give `n_heads` and `names`, a table from its parameters to addresses ("blocks.{L}.qkv.weight": "L{L}.W_Q, L{L}.W_K,
+    L{L}.W_V"). `level` is light or full. `tokenizer` is a fast tokenizer of transformers, or a file.
 
-    Raises ConfigError for a model that is not known or names that do not fit, RunFolderError where `out` is taken.
+    Raises ConfigError for an unknown model or names that do not fit, RunFolderError if `out` already exists.
     """
     from qkv.interop.mirror import mirror_of
 
@@ -255,12 +255,12 @@ def _tokenizer(given: object) -> Tokenizer:
 
 
 def verify(path: str | Path, *, updates: int | None = 256, seed: int = 0) -> recipe.Verdict:
-    """Check that a run folder is whole and says the truth about its training; nothing in it is changed.
+    """Check that a run folder is complete and that its weights follow from its training. Changes nothing.
 
-    At most `updates` from step 0 are made again (0: none, None: all), and those between the newest two checkpoints;
-    `seed` names the numbers that are read again. See `qkv.recipe.audit.verification`.
+    Repeats at most `updates` steps from step 0 (0: none, None: all), and those between the newest two checkpoints.
+    `seed` selects the recorded numbers that are checked. See `qkv.recipe.audit.verification`.
 
-    Raises RunFolderError where there is no run, or one that is being trained at this moment.
+    Raises RunFolderError if there is no run, or if it is being trained.
     """
     return recipe.verify(path, updates=updates, seed=seed, cache=cache_folder())
 
@@ -299,14 +299,14 @@ def study(
 ) -> JsonObject:
     """Answer a question by experiment on `source`; returns the verdict that `qkv study --json` prints.
 
-    `name` is that of a built-in question, or the path of a file (`.toml`) with one of your own, which names its source.
+    `name` is a built-in question, or the path of a `.toml` file with your own question, which names its source.
 
-    Trains one model per core at a time, `on` local, ray or ray://HOST:PORT. Its folder lies in `out` and is named by
-    the hash of what is done, so the same call goes on with what is missing, and more `seeds` add to what is there.
+    Trains one model per core at a time, `on` local, ray or ray://HOST:PORT. Its folder in `out` is named by a hash of
+    the design. So the same call continues an unfinished study, and more `seeds` add replicates to a finished one.
     `margin` is the largest effect that would not matter. `progress` is called with each training, `say` with sentences.
 
-    A script that torchrun starts in several processes makes this call in each; the first one watches and writes.
-    Raises UserError for what cannot be done as asked (nothing is made then).
+    A script that torchrun starts in several processes makes this call in each; only the first one records and writes.
+    Raises UserError if the request cannot be met (then nothing is written).
     """
     from qkv.studies import Told, run_study
     from qkv.views.study.page import write_study_page

@@ -1,4 +1,4 @@
-"""A run, opened: its model, its history and every question about it, all of it from its folder and no live trainer.
+"""An opened run: its model, its history and answers to questions about it, all read from its folder.
 
 `qkv.load` and `qkv.train` give one.
 """
@@ -46,7 +46,7 @@ __all__ = ["Run"]
 
 
 class Run:
-    """A trained (or training) model and everything its folder tells."""
+    """A model that is trained or training, with everything that its folder holds."""
 
     def __init__(self, folder: RunFolder, weights: str, cache: Path) -> None:
         self.folder, self.weights, self._cache = folder, weights, cache
@@ -107,7 +107,7 @@ class Run:
 
     @property
     def namer(self) -> Tokenizer | None:
-        """`tokenizer` for whoever names the rows of what is whole: None too where its file is damaged."""
+        """`tokenizer`, or None if its file is damaged."""
         with contextlib.suppress(DamagedFileError):
             return self.tokenizer
         return None
@@ -134,14 +134,14 @@ class Run:
         return Telemetry(self.folder.telemetry)
 
     def recorded(self) -> Telemetry:
-        """`telemetry()` for whoever shows what is whole of a run: empty (`is_lost`) where the file is damaged."""
+        """`telemetry()`, or an empty one (`is_lost`) if its file is damaged."""
         try:
             return self.telemetry()
         except DamagedFileError:
             return Telemetry.lost(self.folder.telemetry)
 
     def damage(self) -> tuple[Damage, ...]:
-        """Every file of the run that is not what was written: its name, what is wrong, and what can be done."""
+        """Each damaged file of the run: its name, what is wrong, and what you can do."""
         return damage(self.folder)
 
     def history(self, selector: str, measure: str) -> History:
@@ -198,8 +198,8 @@ class Run:
     def predict(self, texts: Sequence[str], options: PredictOptions | None = None, **given: Any) -> list[str]:
         """One output per input, by its task: a continuation, the text with every [MASK] filled, a label, a translation.
 
-        How is told by keywords, `tokens=50, temperature=0`, those of `qkv.tasks.PredictOptions`, or by such an object.
-        Raises ConfigError for a keyword that there is not, or that has no meaning for the task.
+        Options are keywords (`tokens=50, temperature=0`) of `qkv.tasks.PredictOptions`, or such an object. Raises
+        ConfigError for an unknown keyword, or one without meaning for the task.
         """
         self._reads_text()
         options = options or PredictOptions()
@@ -265,11 +265,11 @@ class Run:
         at: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> "Patching":
-        """Which activations carry what tells `text` from `other`, two texts of as many tokens (or two image files):
-        each is taken from `other`, and the answer goes over or stays; see `qkv.inspection.patching`. Where there is
-        nothing to carry, `caution` of what is returned says so: then read nats, shares times `difference`.
+        """Activation patching: which activations carry the difference between `text` and `other`, two texts with
+        equally many tokens, or two image files. Each is replaced by that of `other`, to see how much of the answer
+        follows (`qkv.inspection.patching`). If the answers barely differ, `caution` says so: then read nats.
 
-        `answers` names two tokens or classes; `addresses` takes these activations alone (`L1.H0.z`).
+        `answers` names two tokens or classes; `addresses` limits the activations (`L1.H0.z`).
         """
         from qkv.inspection.patching import asked, named, patch
 
@@ -279,10 +279,10 @@ class Run:
         return patch(self.model_at(at), first, second, answers=which, addresses=addresses, progress=progress)
 
     def attribution(self, text: str, *, answers: Sequence[str] | None = None, at: int | None = None) -> "Direct | None":
-        """Who writes the answer to `text`, in nats that sum to log p(a) - log p(b); see `qkv.inspection.attribution`.
+        """Direct attribution of the answer to `text`, as nats that sum to log p(a) - log p(b).
 
-        `answers` names two tokens, a and b; without it they are the two likeliest. None where the answer is no such
-        sum: a mean over positions, norms after the sublayers, no skip connections, a transform before the output.
+        `answers` names the tokens a and b; the default is the two likeliest. None if the answer is no such sum: a mean
+        over positions, norms after the sublayers, no skip connections, a transform before the output.
         """
         from qkv.inspection.attribution import direct
         from qkv.inspection.patching import asked, named
@@ -303,7 +303,7 @@ class Run:
         return one_text(self.task, self.tokenizer, self.config.model.sizes, text)
 
     def ledger(self, first: int = 0, last: int | None = None) -> "Balance | None":
-        """Which matrix earned the loss from step `first` to `last`; None where no ledger was kept.
+        """How much of the drop in loss from step `first` to `last` is due to each matrix; None without a ledger.
 
         See `qkv.inspection.answers.ledger.balance`; `set={"ledger.every": 1}` keeps one.
         """
@@ -313,7 +313,7 @@ class Run:
             return balance(telemetry, first, last)
 
     def layer_measures(self, texts: Sequence[str] = (), at: int | None = None) -> "list[LayerMeasures]":
-        """How contextual each layer's vectors are, beside their baselines; see `qkv.inspection.representation`.
+        """How contextual each layer's vectors are, with baselines; see `qkv.inspection.representation`.
 
         Over `texts`, or over the first 64 windows of the validation text; `at` takes the weights of a kept step.
         """
@@ -347,10 +347,10 @@ class Run:
         return what_moved(self.model_at(a), self.model_at(b), torch.tensor([list(map(int, ids))]), placed=placed)
 
     def step(self, text: str, *, on: str = "**", rate: float | None = None) -> "OneStep":
-        """What one step of gradient descent on `text` would move and buy; see `qkv.inspection.gradient_step`.
+        """What one step of gradient descent on `text` would change; see `qkv.inspection.gradient_step`.
 
-        `on` selects matrices, heads or rows. Beside it stands the step of the run's own optimizer, at its peak rate,
-        where the newest checkpoint holds its state and the weights are the last ones.
+        `on` selects matrices, heads or rows. The step of the run's own optimizer, at its peak rate, is given too if the
+        newest checkpoint has its state and the weights are the last ones.
         """
         from qkv.inspection.gradient_step import one_step
 
@@ -372,10 +372,10 @@ class Run:
     def export(self, out: str | Path) -> "Fit":
         """Write it as a Hugging Face folder (config.json, safetensors, tokenizer, model card); returns the `Fit`.
 
-        `fit.family` is the layout of transformers that loads it, or None: then `fit.why_not` says what stands in the
-        way, and a modelling file of ours lies beside the weights.
+        `fit.family` is the layout of transformers that loads it. If it is None, `fit.why_not` says why, and the folder
+        has a modeling file of ours.
 
-        Raises RunFolderError where the place is taken, ConfigError for a kind of model that cannot be written.
+        Raises RunFolderError if `out` already exists, ConfigError for a kind of model that cannot be written.
         """
         if self.config.watched == "names":
             raise ConfigError(f"{self.path} holds the matrices of a model of another program, and not its layout")

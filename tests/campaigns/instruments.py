@@ -60,7 +60,7 @@ def table(text: Path, chosen: str, args: argparse.Namespace) -> list[str]:
     for level, watching in LEVELS.items():
         if watching is not None:
             share = 100 * costs.share(watching, args.steps)
-            lines.append(f"- `--watch {level}` over {args.steps:,} updates: {share:.2f} %")
+            lines.append(f"- `--watch {level}` over {args.steps:,} updates: {share:.2f}%")
     return lines
 
 
@@ -68,15 +68,16 @@ def page(tables: list[list[str]], command: str, said: str) -> str:
     """The documentation's page of costs."""
     note = f"<!-- written by {command} -->"
     head = [
-        "# What watching costs",
+        "# What recording costs",
         note,
         "",
-        "Milliseconds that one look of each kind takes, and its share of the training time at several intervals.",
-        "Measurements are dense at first and at most 16 times per doubling later, so a long run pays less than its",
-        "interval says.",
-        "What each kind of look takes is in [measures](measures.md); `--watch 2%` chooses the intervals for you, and",
-        "`qkv show RUN` says what watching that run did cost. Whole processes, watched against not, in ABBA pairs:",
-        "`python tests/campaigns/watching.py TEXT`.",
+        "The tables show the milliseconds that one measurement of each kind takes, and its share of the training time",
+        "at several intervals. Early in training, measurements are frequent; later there are at most 16 while the",
+        "number of steps doubles. So a long run pays less than its interval suggests.",
+        "",
+        "[Measures](measures.md) lists what each kind of measurement takes. `--watch 2%` chooses the intervals for",
+        "you, and `qkv show RUN` says what recording that run cost.",
+        "`python tests/campaigns/watching.py TEXT` compares processes with and without recording, in ABBA pairs.",
         "",
         f"{machine()}. Made by `{command}`. {said}".rstrip(),
     ]

@@ -192,16 +192,22 @@ def rows(only: set[str]) -> list[Row]:
 
 PAGE = """# Parity with transformers
 
-Written by `python tests/campaigns/parity.py --write docs/parity.md`; a test holds that every checkpoint
-is listed here and within its bound. {where}, transformers {version}.
+Written by `python tests/campaigns/parity.py --write docs/parity.md`; a test checks that every checkpoint
+is listed and within its bound. {where}, transformers {version}.
 
-Random weights, biases and gains, vocabularies of no round number, a batch with padding and one without. Each figure is
-the largest difference of any logit, of any number in the hidden state of any layer, of any entry of any head's pattern.
-Promised: {float32:g} in float32; {exact:g} in float64 once what transformers computes in float32 whatever the type
-(RMSNorm, rotary tables, softmax, tables of sines) is computed in float64; and without that {exact:g} for GPT-2, BERT,
-RoBERTa and DistilBERT, {islands:g} for the others. Greedy text is compared token for token; *there and back* is whether
-export, import and export again give the same bytes. Shards, left padding, types of segments and half precision:
-`tests/interop/test_parity.py`.
+Weights, biases and gains are random. Vocabulary sizes are not round numbers, and there is a batch with padding and
+one without. Each figure is the largest difference in any logit, any hidden state of any layer, and any entry of any
+head's pattern.
+
+The promised bounds are:
+
+- {float32:g} in float32;
+- {exact:g} in float64 for GPT-2, BERT, RoBERTa and DistilBERT;
+- {islands:g} in float64 for the others, because transformers computes some parts in float32;
+- {exact:g} in float64 if those parts are computed in float64, too: RMSNorm, rotary tables, softmax, tables of sines.
+
+Greedy text is compared token for token. *There and back* says whether export, import and a second export give the
+same bytes. `tests/interop/test_parity.py` also tests shards, left padding, token types and half precision.
 
 | checkpoint | shape | float32 | float64, as it is | float64 | greedy text | there and back |
 |---|---|---|---|---|---|---|

@@ -38,7 +38,7 @@ EXTRAS = {
     "hub": (("datasets", "huggingface_hub"), "read texts and models named hf:NAME"),
     "cluster": (("ray",), "run studies on the machines of a Ray cluster"),
     "notebook": (("anywidget",), "see the views live in a notebook"),
-    "docs": (("material", "latex2mathml"), "build the documentation site"),
+    "docs": (("zensical", "latex2mathml"), "build the documentation site"),
     "dev": (("pytest", "transformers", "playwright"), "run the tests"),
 }
 """Extra -> what it brings, and what that is for."""

@@ -34,7 +34,7 @@ class RowStory:
     after: np.ndarray
     """float [d_model]"""
     count: int | None
-    """How often the token stands in the training text; None where it was not counted."""
+    """How often the token occurs in the training text; None where it was not counted."""
 
     @property
     def norm_before(self) -> float:

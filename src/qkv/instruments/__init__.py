@@ -6,7 +6,7 @@ readings   what one look at the weights gives; sums: of matrices and heads in on
 probe      the text on which attention is looked at; attention_rows, attention_stats: without the table of scores
 schedule   at which steps
 recorder   the observer that writes it all to the telemetry; measurements: numbers to rows; pieces: names of matrices
-           and heads; runlog: losses and events; ledger: what each matrix earned
+           and heads; runlog: losses and events; ledger: what each matrix contributed
 gradients  the path of the error; trackers: telemetry sent on
 """
 

@@ -1,4 +1,4 @@
-"""The ledger: which matrix earned the loss. The path integral of gradient times movement, closed against the loss.
+"""The ledger: how much of the drop in loss is due to each matrix, as an integral along its path.
 
 Training moves the weights theta along a path, and the loss L of a fixed batch changes by the integral of <grad L, d
 theta> along it. That integral is a sum over weights, so the change falls apart into what each weight's own movement
@@ -261,7 +261,7 @@ class Ledger(Observer):
         self.seconds += time.perf_counter() - began
 
     def _enter(self, step: int) -> bool:
-        """What each matrix earned since the entry before; False where the loss is no number any more."""
+        """The share of each matrix since the previous entry; False if the loss is no longer a number."""
         self._register()
         between = step - self._step
         earned = self._account.move(self._weights(self._catalogue), self.config.tolerance * between)

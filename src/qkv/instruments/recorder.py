@@ -121,13 +121,13 @@ class Recorder(RunLog):
                 self._looks.passes.before_update()
 
     def after_update(self, record: StepRecord) -> None:
-        """Losses always; a look at every matrix where the schedule says so."""
+        """Record the losses, and measure every matrix if the schedule says so."""
         super().after_update(record)
         if self._looks is not None and self.looks_at(record.step):
             self._look(record.step, updated=True, total=record.grad_norm)
 
     def on_evaluation(self, evaluation: EvaluationRecord) -> None:
-        """The loss, and a look at rest where none was taken at this step."""
+        """Record the loss, and measure the weights if that was not done at this step."""
         super().on_evaluation(evaluation)
         self._look_at_rest(evaluation.step)
 
@@ -201,7 +201,7 @@ class Recorder(RunLog):
                 looks.windows(step, self._wide)
 
     def _describe(self, context: RunContext) -> None:
-        """How often each token stands in the training part, and which ids are special: what rows are read against."""
+        """How often each token occurs in the training part, and which ids are special: what rows are read against."""
         train: Tokens | Pairs | None = getattr(context.corpus, "train", None)
         if train is None or getattr(train, "ids", None) is None or self.arm != RUN_ARM:
             return

@@ -41,7 +41,7 @@ class LayerNorm(nn.Module):
         return autograd.norm(x, self.fast) if autograd.serves(x) and elementwise.is_compiled() else self.plain(x)
 
     def plain(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """The same by its formula, for whoever looks inside or differentiates twice."""
+        """The same by its formula: for recording inner values and for second derivatives."""
         return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
 
 
@@ -63,7 +63,7 @@ class RMSNorm(nn.Module):
         return autograd.norm(x, self.fast) if autograd.serves(x) else self.plain(x)
 
     def plain(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """The same by its formula, for whoever looks inside or differentiates twice."""
+        """The same by its formula: for recording inner values and for second derivatives."""
         x = x.to(self.gain.dtype)
         if x.device.type == "cuda":  # torch's kernel for the slope of a gain takes longer than all the rest of a norm
             return F.rms_norm(x, self.gain.shape, None, self.eps) * self.gain

@@ -51,7 +51,7 @@ class RunConfig:
     watching: WatchConfig = field(default_factory=WatchConfig)
     """When each kind of look at the matrices is taken."""
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
-    """Whether an account is kept of which matrix earned the loss."""
+    """Whether a ledger records how much of the loss change is due to each matrix."""
 
     def __post_init__(self) -> None:
         if not self.control_share >= 0:

@@ -122,7 +122,7 @@ class Telemetry:
 
     @classmethod
     def lost(cls, path: str | Path) -> "Telemetry":
-        """Telemetry in which nothing was recorded, for whoever shows the rest of a run whose own is damaged."""
+        """Empty telemetry, to show the rest of a run whose own is damaged."""
         found = cls.__new__(cls)
         found.path, found._connection, found._memory, found._addresses = Path(path), open_nothing(), None, []
         found.is_lost = True

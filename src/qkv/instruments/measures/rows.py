@@ -33,7 +33,7 @@ MEASURES = (
     ),
     Measure(
         name="row_count",
-        meaning="How often each token stands in the training part of the corpus.",
+        meaning="How often each token occurs in the training part of the corpus.",
         formula="number of occurrences of t",
         range="0 and up, one whole number for each token",
         source="counting",
