@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "vectors": "static word vectors: train them by skip-gram, or ask what they know of words",
     "step": "one step of gradient descent on one text: what would move, and what it would buy",
     "show": "what training did: the reading, matrices, tokens, attention",
+    "runs": "list the runs in a folder: settings that differ, loss, steps",
     "compare": "what differs between two runs, matrix by matrix",
     "study": "answer a question by experiment, with statistics",
     "verify": "check a run folder: hashes, continuity, and its training made again bit for bit",

@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS arms (
 );
 INSERT OR IGNORE INTO arms VALUES
     (0, 'run', 'the training itself'),
-    (1, 'random labels', 'random-label control: the same model, inputs and optimizer; labels shuffled, their frequencies kept');
+    (1, 'random labels', 'random-label control: the same model, inputs and optimizer; random labels, drawn as the manifest says');
 
 -- Everything that has been measured: matrices, heads (L2.H3.W_Q), circuits (L2.H3.QK), activations (L2.resid_post).
 CREATE TABLE IF NOT EXISTS addresses (

@@ -1,0 +1,125 @@
+"""Many runs side by side: what each was, in which settings they differ, and how good it is.
+
+Made for thousands of runs: of a finished one only its settings and manifest are read, and no hash is taken. Whatever
+is shown of a single run checks its files; a list does not.
+"""
+
+import datetime
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from qkv.errors import ConfigError, QkvError, unknown
+from qkv.folder.run_folder import RunFolder, runs_in
+from qkv.jsontypes import JsonObject
+from qkv.telemetry import Telemetry
+
+__all__ = ["Listed", "State", "differing", "listed", "where"]
+
+State = Literal["finished", "training", "unfinished", "damaged"]
+_OF_THE_RUN = ("seed", "data.source", "training.schedule.steps")
+"""Settings that come first in a list of those that differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """One run of a list."""
+
+    path: Path
+    task: str
+    state: State
+    settings: dict[str, str]
+    """Path -> value as config.toml has it."""
+    loss: float | None = None
+    """Lowest validation loss, nats per token (or per class, of a classifier)."""
+    ngram: float | None = None
+    """That of the best n-gram on the same tokens; None where there is none."""
+    steps: int = 0
+    when: str = ""
+    """When the configuration was written: local time, ISO 8601 to the minute."""
+
+    def to_json(self) -> JsonObject:
+        """Plain values for --json."""
+        return {**vars(self), "path": str(self.path), "name": self.path.name}
+
+
+def listed(folder: Path) -> list[Listed]:
+    """Every run that lies in a folder, the newest first. Raises ConfigError where that is no folder."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder; expected one that holds runs, such as runs")
+    return [_listed(path) for path in runs_in(folder)]
+
+
+def _listed(path: Path) -> Listed:
+    folder, found = RunFolder(path), Listed(path=path, task="", state="damaged", settings={})
+    try:
+        settings = _settings(folder.config.read_text(encoding="utf-8"))
+        written = datetime.datetime.fromtimestamp(folder.config.stat().st_mtime)
+        when = written.isoformat(" ", "minutes")
+        found = replace(found, task=settings.get("task", ""), settings=settings, when=when)
+        if not folder.is_finished:
+            return _begun(folder, found)
+        summary = json.loads(folder.manifest.read_text(encoding="utf-8")).get("summary") or {}
+        ngram = (summary.get("baselines_nats") or {}).get("ngram")
+        loss = _number(summary.get("val_loss"))
+        return replace(found, state="finished", loss=loss, ngram=_number(ngram), steps=int(summary.get("steps") or 0))
+    except (OSError, ValueError, TypeError, AttributeError, QkvError):
+        return found
+
+
+def _begun(folder: RunFolder, found: Listed) -> Listed:
+    """Of a run that is not finished: as far as its telemetry goes."""
+    state: State = "training" if folder.in_use() else "unfinished"
+    if not folder.telemetry.is_file():
+        return replace(found, state=state)
+    with Telemetry(folder.telemetry) as telemetry:
+        best, steps = telemetry.best_evaluation(), telemetry.last_step()
+    return replace(found, state=state, loss=None if best is None else _number(best.loss), steps=steps)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+_LINE = re.compile(r"^(?:\[(?P<table>.+)\]|(?P<name>\S+) = (?P<value>\[\n[^]]*\]|.*))$", re.MULTILINE)
+
+
+def _settings(text: str) -> dict[str, str]:
+    """Path -> value of a config.toml that qkv wrote. (A TOML parser would take ten times as long.)"""
+    found, table = {}, ""
+    for line in _LINE.finditer(text):
+        name, value = line["name"], line["value"]
+        if name is None:
+            table = f"{line['table']}."
+        else:
+            found[table + name] = " ".join(value.split()) if "\n" in value else value.strip('"')
+    return found
+
+
+def differing(runs: Sequence[Listed]) -> list[str]:
+    """The settings that are not the same in all of these runs; those that most often tell runs apart come first."""
+    paths = dict.fromkeys(path for run in runs for path in run.settings)
+    first = dict.fromkeys((*_OF_THE_RUN, *paths))
+    return [path for path in first if len({run.settings.get(path) for run in runs}) > 1]
+
+
+def where(runs: Iterable[Listed], asked: Iterable[str]) -> list[Listed]:
+    """Those of the runs whose settings have these values, as `seed=3` or `d_model=64`: a path may be its end alone.
+
+    Raises ConfigError for a setting that no run has.
+    """
+    runs = list(runs)
+    for text in asked:
+        name, equals, value = text.partition("=")
+        known = list(dict.fromkeys(path for run in runs for path in run.settings))
+        paths = [path for path in known if path == name or path.endswith(f".{name}")]
+        if not equals:
+            raise ConfigError(f"{text!r} names no value; expected SETTING=VALUE, such as seed=3")
+        if not paths and runs:
+            raise ConfigError(unknown("setting", name, known))
+        runs = [run for run in runs if any(run.settings.get(path) == value for path in paths)]
+    return runs

@@ -1,0 +1,111 @@
+"""`qkv runs`: what each run of a folder was, in which settings they differ, and how good it is."""
+
+import json
+import os
+import shutil
+import time
+import tomllib
+
+import pytest
+
+import qkv
+from qkv import cli
+from qkv.config import flat
+from qkv.errors import ConfigError
+from qkv.folder.run_folder import RunFolder
+from qkv.inspection.runs import _settings, differing, listed, where
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two finished runs that differ in seed and a change, one cut short, one damaged."""
+    place = tmp_path_factory.mktemp("many")
+    text = place / "a text.txt"
+    text.write_text("the cat sat on the mat and the dog sat on the log. " * 60)
+    same = {"d_model": 16, "n_layers": 1, "n_heads": 1, "n_ctx": 16, "batch_size": 4}
+    how = {"steps": 6, "tokenizer": "char", "set": same, "watch": "off", "report": False, "threads": 1}
+    qkv.train(text, out=place / "one", **how)
+    qkv.train(text, out=place / "two", seed=2, freeze=["W_E"], **how)
+    shutil.copytree(place / "one", place / "cut")
+    os.remove(place / "cut" / "manifest.json")
+    shutil.copytree(place / "one", place / "bad")
+    (place / "bad" / "manifest.json").write_text("{")
+    return place
+
+
+def by_name(folder):
+    return {run.path.name: run for run in listed(folder)}
+
+
+def test_a_finished_run_has_what_its_manifest_says(folder):
+    run, summary = by_name(folder)["one"], json.loads((folder / "one" / "manifest.json").read_text())["summary"]
+    assert (run.state, run.task, run.steps) == ("finished", "causal", 6)
+    assert (run.loss, run.ngram) == (summary["val_loss"], summary["baselines_nats"]["ngram"])
+
+
+def test_a_run_that_was_cut_short_has_what_its_telemetry_says(folder):
+    runs = by_name(folder)
+    assert (runs["cut"].state, runs["cut"].loss, runs["cut"].steps) == ("unfinished", runs["one"].loss, 6)
+    assert runs["bad"].state == "damaged" and runs["bad"].loss is None
+    with RunFolder.open(folder / "cut", writing=True):
+        assert by_name(folder)["cut"].state == "training"
+
+
+def test_settings_are_those_of_a_toml_parser(folder):
+    for name in ("one", "two"):
+        text = (folder / name / "config.toml").read_text()
+        parsed = tomllib.loads(text)
+        read = _settings(text)
+        plain = flat_of(parsed)
+        assert set(read) == set(plain)
+        for path, value in plain.items():
+            again = read[path] if isinstance(value, str) else tomllib.loads(f"x = {read[path]}")["x"]
+            assert again == value, path
+
+
+def flat_of(table, before=""):
+    found = {}
+    for name, value in table.items():
+        found |= flat_of(value, f"{before}{name}.") if isinstance(value, dict) else {before + name: value}
+    return found
+
+
+def test_only_settings_that_differ_are_listed(folder):
+    runs = [run for run in listed(folder) if run.path.name in ("one", "two")]
+    assert differing(runs) == ["seed", "changes"]
+    assert differing(runs[:1]) == []
+    a, b = (flat(qkv.load(run.path).config) for run in runs)
+    assert set(differing(runs)) == {path for path in a if a[path] != b[path]}
+
+
+def test_runs_are_chosen_by_a_setting(folder):
+    runs = listed(folder)
+    assert [run.path.name for run in where(runs, ["seed=2"])] == ["two"]
+    assert where(runs, ["d_model=16", "seed=9"]) == []
+    with pytest.raises(ConfigError, match="unknown setting 'sead'.*seed"):
+        where(runs, ["sead=2"])
+    with pytest.raises(ConfigError, match="SETTING=VALUE"):
+        where(runs, ["seed"])
+
+
+def test_what_is_printed(folder, capsys):
+    assert cli.main(["runs", str(folder), "--sort", "name"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["run", "task", "loss", "n-gram", "steps", "written", "state", "what", "differs"]
+    assert [line.split()[0] for line in lines[1:5]] == ["bad", "cut", "one", "two"]
+    assert "seed=2" in lines[4] and "4 runs" in lines[-1]
+    assert cli.main(["runs", str(folder), "--json", "--where", "seed=2"]) == 0
+    assert [run["name"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["two"]
+    assert cli.main(["runs", str(folder / "nothing")]) == 2
+    assert "no folder" in capsys.readouterr().err
+
+
+def test_a_thousand_runs_take_less_than_a_second(folder, tmp_path):
+    for i in range(1000):
+        place = tmp_path / f"run-{i}"
+        place.mkdir()
+        for name in ("config.toml", "manifest.json"):
+            os.link(folder / "one" / name, place / name)
+    began = time.process_time()
+    assert len(listed(tmp_path)) == 1000
+    assert time.process_time() - began < 1.0
