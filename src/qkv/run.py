@@ -123,6 +123,11 @@ class Run:
         return dict(self.folder.read_manifest().get("summary", {})) if self.folder.is_finished else {}
 
     @property
+    def receipt(self) -> JsonObject:
+        """What became of every file, row, column and class of its data; empty while it is not finished."""
+        return dict(self.folder.read_manifest().get("receipt", {})) if self.folder.is_finished else {}
+
+    @property
     def loss(self) -> float | None:
         """The lowest loss over the whole validation split, nats per target."""
         with self.telemetry() as telemetry:

@@ -6,13 +6,14 @@ is and says that, not where its own rules broke off. Nothing is decompressed or 
 """
 
 import codecs
+import re
 import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
 from qkv.errors import SourceError, typed
 
-__all__ = ["HEAD", "Signature", "is_pointer", "refuse_pointer", "signature_of", "signature_of_file"]
+__all__ = ["HEAD", "Signature", "annotation", "is_pointer", "refuse_pointer", "signature_of", "signature_of_file"]
 
 HEAD = 4096
 """Bytes from the beginning of a file that are looked at."""
@@ -41,10 +42,6 @@ _LFS = Signature("a git-lfs pointer and not the file itself", "fetch it: git lfs
 _PAGE = Signature("a web page (HTML), which may have been saved in place of the file")
 _UTF = "save it as UTF-8: iconv -f {0} -t UTF-8 {{name}} > utf8.txt"
 _SAVED = "expected UTF-8 text; save its text column as JSON lines (.jsonl), one object a line"
-_FROM_PARQUET = (
-    "write it as JSON lines, by pandas and pyarrow: python -c 'import sys, pandas;"
-    ' pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient="records", lines=True)\' {name} {plain}.jsonl'
-)
 _UNPACKED = "decompress it first: {0} {{name}} > {{plain}}"
 
 _BEGINNINGS: tuple[tuple[int, bytes, Signature], ...] = (
@@ -53,11 +50,11 @@ _BEGINNINGS: tuple[tuple[int, bytes, Signature], ...] = (
     (0, codecs.BOM_UTF16_LE, Signature("UTF-16 text", _UTF.format("UTF-16"))),
     (0, codecs.BOM_UTF16_BE, Signature("UTF-16 text", _UTF.format("UTF-16"))),
     (0, b"\x1f\x8b", Signature("a gzip file", "give it a name that ends in .gz")),
-    (0, b"\x28\xb5\x2f\xfd", Signature("compressed by zstd", _UNPACKED.format("zstd -dc"))),
+    (0, b"\x28\xb5\x2f\xfd", Signature("compressed by zstd", "give it a name that ends in .zst")),
     (0, b"BZh", Signature("compressed by bzip2", _UNPACKED.format("bzip2 -dc"))),
     (0, b"\xfd7zXZ\0", Signature("compressed by xz", _UNPACKED.format("xz -dc"))),
     (0, b"\x04\x22\x4d\x18", Signature("compressed by lz4", _UNPACKED.format("lz4 -dc"))),
-    (0, b"PAR1", Signature("a Parquet table", _FROM_PARQUET)),
+    (0, b"PAR1", Signature("a Parquet table", "give it a name that ends in .parquet")),
     (0, b"ARROW1", Signature("an Arrow table", _SAVED)),
     (0, b"FEA1", Signature("a Feather table", _SAVED)),
     (0, b"ORC", Signature("an ORC table", _SAVED)),
@@ -109,6 +106,25 @@ def signature_of_file(path: Path) -> Signature | None:
     except OSError:
         return None
     return _PAGE if head.lstrip()[:16].lower().startswith(_PAGES) else signature_of(head)
+
+
+_CONLLU = Signature(
+    "annotated text (CoNLL-U), one word with its annotations on a line",
+    "take its sentences: sed -n 's/^# text = //p' {name} > sentences.txt",
+)
+_CONLL = Signature(
+    "annotated text (CoNLL-2003), one word with its annotations on a line",
+    "write one sentence a line, without the annotations",
+)
+_CONLLU_LINE = re.compile(r"\d+(?:[-.]\d+)?(?:\t[^\t\r\n]+){9}\r?")
+
+
+def annotation(text: str) -> Signature | None:
+    """What a text is that begins so, where its lines are words with annotations; None for any other text."""
+    if text.startswith("-DOCSTART- "):
+        return _CONLL
+    lines = [line for line in text[:HEAD].split("\n")[:-1] if line.strip() and not line.startswith("#")]
+    return _CONLLU if len(lines) > 1 and all(map(_CONLLU_LINE.fullmatch, lines)) else None
 
 
 def refuse_pointer(path: Path) -> None:

@@ -156,7 +156,7 @@ def _describe_place(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of `qkv.train` that were typed."""
-    apart = ("source", "json", "typed")
+    apart = ("source", "json", "typed", "receipt")
     given = {name: value for name, value in vars(args).items() if value is not None and name not in apart}
     if args.set:
         given["set"] = settings(args.set)
@@ -199,7 +199,7 @@ def run(args: argparse.Namespace) -> int:
     with progress.display() as display:
         trained = api.train(args.source or "", progress=display, say=display.say, started=started, **given)
     if args.json:
-        screen.print_json(trained.summary)
+        screen.print_json({**trained.summary, "receipt": trained.receipt})
     else:
         outcome.print_outcome(trained)
     return 0

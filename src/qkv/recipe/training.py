@@ -131,6 +131,7 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
             dump_toml(to_dict(config))  # what cannot be written is said before the work
         config, corpus = _agreed(config, corpus, cache, ranks)
         parts = _assembled(config, corpus, ranks)
+        listening.say(corpus.receipt.told())
         listening.say(_announcement(parts))
         if config.watch not in LEVELS:
             parts, sentence = with_affordable_watching(parts, ranks)
@@ -358,6 +359,7 @@ class _Session:
         self.folder.seal(
             machine_facts(config)
             | {"data": {"name": corpus.name, "sha256": corpus.sha256, "split": corpus.rule}}
+            | {"receipt": corpus.receipt.as_json()}
             | {"parent": config.from_run, "summary": facts, "null": null}
         )
 
