@@ -18,14 +18,15 @@ import numpy as np
 from qkv.data.config import DataConfig
 from qkv.data.corpus import DEFAULT_KIND, is_file_of_tokenizer
 from qkv.data.dataset import DataSet
-from qkv.data.sources.reading import examine, read_lines
-from qkv.data.sources.source import Source, as_documents, source_name, whole_documents
+from qkv.data.sources.reading import FileFacts, examine, read_lines
+from qkv.data.sources.receipt import ReadFile, Receipt, Rows, make_receipt
+from qkv.data.sources.source import Source, SourceFile, as_documents, source_name, whole_documents
 from qkv.data.split import Part, Split, repeated, split_source
 from qkv.errors import SourceError, missing_file
 from qkv.tokenizers.fitting import FITTED_SAMPLE
 from qkv.tokenizers.tokenizer import Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
 from qkv.tokenizers.tokens import Tokens, n_utf8
-from qkv.words import plural
+from qkv.words import many, plural
 
 __all__ = [
     "ARROW",
@@ -180,8 +181,40 @@ def load_pairs(config: DataConfig) -> PairCorpus:
         val=_tokens(held, tokenizer),
         rule=split().rule.replace("documents", "pairs"),
         note="; ".join(filter(None, notes)),
+        receipt=_receipt(source, val, split()),
         split=split,
     )
+
+
+def _receipt(source: Source, val: Source | None, split: Split) -> Receipt:
+    """What became of both files of a source, and of both that it is validated on where these are others."""
+    parts = [[_sizes(part) for part in (split.train, split.val)]]
+    if val is not None:
+        parts = [[parts[0][0], (0, 0, 0, 0)], [(0, 0, 0, 0), parts[0][1]]]
+    read, n_read, n_empty = [], 0, 0
+    for side, (trained, held) in zip((source, val), parts, strict=False):
+        assert side is not None, "there are as many sides as parts"
+        n_read, n_empty = n_read + trained[2] + held[2], n_empty + trained[3] + held[3]
+        for file, train, validation in zip(side.files, trained, held, strict=False):
+            losses = {
+                "byte order mark": file.n_raw - file.n_bytes,
+                "line ends" + " and pairs with an empty side" * bool(n_empty): file.n_bytes - train - validation,
+            }
+            read.append((ReadFile(file.path, losses), train, validation))
+    why = f"{many(n_empty, 'pair')} with an empty side" if n_empty else ""
+    return make_receipt(read, rows=Rows(read=n_read, left_out=n_empty, why=why))
+
+
+def _sizes(part: Part) -> tuple[int, int, int, int]:
+    """(bytes of the left and of the right lines of the pairs that are used, how many these are, how many are not)."""
+    left = right = used = empty = 0
+    for document in whole_documents(part.read()):
+        sides = document.split("\n", 1)
+        if all(map(str.strip, sides)):
+            left, right, used = left + n_utf8(sides[:1]), right + n_utf8(sides[1:]), used + 1
+        else:
+            empty += 1
+    return left, right, used, empty
 
 
 def line_of(text: str) -> str:
@@ -233,7 +266,12 @@ def _pair_source(text: str) -> Source:
         sha256=_digest(*(f.sha256 for f in facts)),
         n_bytes=sum(f.n_bytes for f in facts),
         read=as_documents(documents),
+        files=tuple(_file(path, each) for path, each in zip(paths, facts, strict=True)),
     )
+
+
+def _file(path: Path, facts: FileFacts) -> SourceFile:
+    return SourceFile(path=path, n_bytes=facts.n_bytes, n_raw=facts.n_raw)
 
 
 def _file_lines(path: Path) -> Iterator[str]:

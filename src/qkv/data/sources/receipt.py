@@ -7,7 +7,7 @@ its reason. Of image files and folders that are passed over, bytes are those on 
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -163,11 +163,6 @@ def make_receipt(
         size = size_of(path)
         files[_shown(path)] = FileShare(test=size, why=why) if is_test else FileShare(left_out=size, why=why)
     return Receipt(files=_merged(files), rows=rows or Rows(), columns=columns or {}, classes=classes or {})
-
-
-def counted(labels: Sequence[str]) -> dict[str, int]:
-    """How many there are of each, most first."""
-    return dict(Counter(labels).most_common())
 
 
 def _shown(path: Path) -> str:

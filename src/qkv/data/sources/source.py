@@ -19,7 +19,7 @@ from qkv.data.config import DataConfig
 from qkv.data.sources.default_corpus import default_documents
 from qkv.data.sources.hub import HubTexts
 from qkv.data.sources.published import Published, given_inside, published
-from qkv.data.sources.reading import FileFacts, examine, plain_name, read_text, sniff, unreadable
+from qkv.data.sources.reading import FileFacts, examine, is_parquet, plain_name, read_text, sniff, unreadable
 from qkv.data.sources.receipt import Passed
 from qkv.data.sources.tables import RowCount, TableFormat, columns_of, is_table, read_rows, table_format
 from qkv.errors import SourceError, missing_file
@@ -303,9 +303,16 @@ def _text_file(path: Path) -> Source:
     )
 
 
+def _layout(path: Path, config: DataConfig) -> TableFormat:
+    layout = table_format(path, config.text_column, config.label_column)
+    if layout.second:
+        raise SourceError(f"--text-column {config.text_column} names two columns, which only --task classify reads")
+    return layout
+
+
 def _table(path: Path, config: DataConfig) -> Source:
     facts = examine(path)
-    layout = table_format(path, config.text_column, config.label_column)
+    layout = _layout(path, config)
     file = _file(path, facts, layout)
     return Source(
         name=source_name(path),
@@ -394,7 +401,7 @@ def _files(folder: Path, paths: Sequence[Path], found: _Found, config: DataConfi
         try:
             facts = examine(path)
         except SourceError as error:
-            if _named_text(path) or (is_table(path) and sniff(path) == "pointer"):
+            if _named_text(path) or is_parquet(path) or (is_table(path) and sniff(path) == "pointer"):
                 no_text.append((path, error))
             else:
                 skipped += 1  # its beginning alone is text
@@ -403,7 +410,7 @@ def _files(folder: Path, paths: Sequence[Path], found: _Found, config: DataConfi
         layout = None
         if is_table(path):
             try:
-                layout = table_format(path, config.text_column, config.label_column)
+                layout = _layout(path, config)
             except SourceError as error:
                 refused.append(error)
                 passed.append(Passed(path, f"a table that is not read: {_reason(error, path)}"))

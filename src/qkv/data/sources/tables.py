@@ -10,7 +10,7 @@ for one of these says that there is none. Rows without text are left out.
 import csv
 import json
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -28,6 +28,7 @@ __all__ = [
     "count_rows",
     "is_table",
     "numbered_rows",
+    "other_texts",
     "read_rows",
     "table_format",
 ]
@@ -57,6 +58,8 @@ class TableFormat:
     """Names of all columns; empty where each JSON line is a plain string."""
     text: str
     """The column that holds the text; empty where each JSON line is a plain string."""
+    second: str = ""
+    """The column that holds the second text of a pair; empty where there are none."""
     header: bool
     """Whether the first row names the columns (never so in JSONL)."""
     quoted: bool = False
@@ -64,7 +67,8 @@ class TableFormat:
 
     def roles(self, label: str = "") -> dict[str, str]:
         """What each column is used for: text, label or unused."""
-        return {name: "text" if name == self.text else "label" if name == label else "unused" for name in self.columns}
+        known = dict.fromkeys(self.columns, "unused") | {label: "label", self.second: "text", self.text: "text"}
+        return {name: role for name, role in known.items() if name}
 
 
 @dataclass
@@ -99,7 +103,31 @@ def table_format(path: Path, text_column: str = "", label_column: str = "") -> T
         return _named_format(path, text_column, label_column)
     found, rows = _survey(path, kind, (text_column, label_column))
     table = [dict(zip(found.columns, row, strict=False)) for row in rows]
-    return replace(found, text=choose_text(str(path), found.columns, table, text_column, label_column))
+    text, second = _both(text_column, found.columns)
+    text = choose_text(str(path), found.columns, table, text, label_column)
+    if second:
+        choose_text(str(path), found.columns, table, second, label_column)
+    return replace(found, text=text, second=second)
+
+
+def _both(asked: str, columns: Sequence[str]) -> tuple[str, str]:
+    """The column of the text and of the second text that are asked for, with a comma between; each may be empty."""
+    first, comma, second = asked.partition(",")
+    return (first.strip(), second.strip()) if comma and asked not in columns else (asked, "")
+
+
+def other_texts(path: Path, layout: TableFormat, label: str) -> list[str]:
+    """Columns that hold texts as well, by the first rows: mostly different, of three words or more in the mean."""
+    if not layout.text:
+        return []
+    rows = [row for _, row in islice(numbered_rows(path, layout), SURVEYED_ROWS) if row]
+    found = []
+    for name in layout.columns:
+        texts = [value for row in rows if isinstance(value := row.get(name), str) and value.strip()]
+        is_read = name in ("", layout.text, layout.second, label)
+        if not is_read and 2 * len(set(texts)) > len(rows) and sum(len(t.split()) for t in texts) >= 3 * len(texts):
+            found.append(name)
+    return found
 
 
 def columns_of(path: Path, *asked: str) -> tuple[str, ...]:
@@ -115,8 +143,10 @@ def columns_of(path: Path, *asked: str) -> tuple[str, ...]:
 
 
 def count_rows(path: Path) -> int:
-    """Rows of a table below its header, blank ones not counted; 0 of a table that cannot be read."""
+    """Rows of a table below its header, or lines of another file, blank ones not counted; 0 of what cannot be read."""
     try:
+        if not is_table(path):
+            return sum(bool(line.strip()) for line in read_lines(path))
         layout = TableFormat(kind=_kind(path), columns=(), text="", header=False)
         if layout.kind not in _NAMED:
             layout = _survey(path, layout.kind, ())[0]
@@ -127,6 +157,7 @@ def count_rows(path: Path) -> int:
 
 def _survey(path: Path, kind: str, asked: tuple[str, ...]) -> tuple[TableFormat, list[list[str]]]:
     """(how a CSV or TSV table is laid out, its text still open, and its first rows below the header)."""
+    asked = (*(name for one in asked for name in _both(one, ()) if name), *asked) if any(asked) else asked
     quoted = kind == "tsv" and _needs_quotes(path)
     if not quoted:
         _check_separator(path, kind, asked)
@@ -210,7 +241,9 @@ def _named_survey(path: Path) -> tuple[tuple[str, ...], list[object]]:
     rows = [value for _, value in islice(_values(path), SURVEYED_ROWS)]
     if len(rows) < 2:
         what = "row" if is_parquet(path) else "line"
-        raise SourceError(f"{str(path)!r} has {len(rows) or 'no'} {what}; a table needs at least two rows of text")
+        raise SourceError(
+            f"{str(path)!r} has {'one' if rows else 'no'} {what}; a table needs at least two rows of text"
+        )
     return tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row)), rows
 
 
@@ -221,8 +254,11 @@ def _named_format(path: Path, text_column: str, label_column: str) -> TableForma
             raise SourceError(f"{str(path)!r} holds plain strings, no columns; leave --text-column out")
         return TableFormat(kind="jsonl", columns=(), text="", header=False)
     table = [row for row in rows if isinstance(row, dict)]
-    text = choose_text(str(path), columns, table, text_column, label_column)
-    return TableFormat(kind=_kind(path), columns=columns, text=text, header=False)
+    text, second = _both(text_column, columns)
+    text = choose_text(str(path), columns, table, text, label_column)
+    if second:
+        choose_text(str(path), columns, table, second, label_column)
+    return TableFormat(kind=_kind(path), columns=columns, text=text, header=False, second=second)
 
 
 def _is_conversation(value: object) -> bool:
