@@ -6,7 +6,9 @@ is and says that, not where its own rules broke off. Nothing is decompressed or 
 """
 
 import codecs
+import os
 import re
+import struct
 import unicodedata
 from pathlib import Path
 from typing import NamedTuple
@@ -85,6 +87,40 @@ _BEGINNINGS: tuple[tuple[int, bytes, Signature], ...] = (
 """(offset, bytes there, what that is); the first that fits."""
 
 
+_LLAMA2C = Signature(
+    "a model file of llama2.c", "export it as a Hugging Face folder (its export.py --version -1), then type qkv import"
+)
+_CIFAR = Signature(
+    "a binary file of CIFAR images",
+    "expected a folder for each class with files such as .png, or IDX files: write its images so",
+)
+_TOKENS = Signature("token ids of llm.c", "expected the text that they were made of")
+
+
+def _by_layout(head: bytes, size: int) -> Signature | None:
+    """What a file of that size without a beginning of its own is, where its numbers can be nothing else."""
+    if len(head) < 28:
+        return None
+    magic, *numbers = struct.unpack("<7i", head[:28])
+    if magic in (20240520, 20240801):
+        return _TOKENS
+    width, (hidden, layers, heads, key_heads, vocab, longest) = magic, numbers
+    sizes = (
+        16 <= width <= 1 << 16 and 16 <= hidden <= 1 << 18 and 1 <= abs(vocab) <= 1 << 20 and 1 <= longest <= 1 << 20
+    )
+    if magic == 0x616B3432 or (
+        sizes and 1 <= layers <= 512 and 1 <= key_heads <= heads <= width and width % heads == 0
+    ):
+        return _LLAMA2C
+    for record, most in ((3073, (10,)), (3074, (20, 100))):
+        labels = [head[at : at + len(most)] for at in range(0, min(size, len(head)), record)]
+        if size % record == 0 and all(
+            label < limit for found in labels for label, limit in zip(found, most, strict=True)
+        ):
+            return _CIFAR
+    return None
+
+
 def is_pointer(head: bytes) -> bool:
     """Whether a file that begins so is the pointer that git-lfs leaves in place of a large file."""
     return head.startswith(_POINTER)
@@ -102,10 +138,12 @@ def signature_of_file(path: Path) -> Signature | None:
     """The same of a file as it lies on disk, which should be no text; None where it cannot be read."""
     try:
         with path.open("rb") as file:
-            head = file.read(HEAD)
+            head, size = file.read(HEAD), os.fstat(file.fileno()).st_size
     except OSError:
         return None
-    return _PAGE if head.lstrip()[:16].lower().startswith(_PAGES) else signature_of(head)
+    if head.lstrip()[:16].lower().startswith(_PAGES):
+        return _PAGE
+    return signature_of(head) or (_by_layout(head, size) if b"\0" in head else None)
 
 
 _CONLLU = Signature(

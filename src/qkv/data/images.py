@@ -27,6 +27,7 @@ from qkv.data.sources.reading import binary_file, size_of
 from qkv.data.sources.receipt import Passed, ReadFile, Receipt, Rows, make_receipt
 from qkv.data.split import repeated
 from qkv.errors import SourceError
+from qkv.signatures import signature_of_file
 from qkv.words import plural, some
 
 __all__ = ["ImageSet", "Images", "holds_images", "is_idx_name", "load_images", "read_idx"]
@@ -167,7 +168,7 @@ def _receipt(
             read.append((ReadFile(file, {"header": size_of(file) - n_train - n_val}), n_train, n_val))
         names += [str(name) for name in part.names]
     counts = Counter(names)
-    aside = [file for path in alone for file in ((path, _labels_beside(path)) if path.is_file() else (path,))]
+    aside = [file for path in alone for file in (path, *_labels_of(path)[:1])]
     passed = [
         *train.passed,
         *(held_out.passed if held_out else ()),
@@ -178,10 +179,13 @@ def _receipt(
 
 
 def _count(path: Path) -> int:
-    """Images of an IDX file, or files of images in the folders of a part."""
+    """Images of a part that is left alone: in the folders of its classes, or of an IDX file, 0 of a damaged one."""
     if path.is_dir():
         return sum(len(image_files(inner)) for inner in class_folders(path))
-    return len(read_idx(path, (3, 4)))
+    try:
+        return len(read_idx(path, (3, 4)))
+    except SourceError:
+        return 0
 
 
 def _split_off(train: _Read, known: np.ndarray, source: str) -> tuple[list[ImageSet], str, np.ndarray]:
@@ -333,15 +337,31 @@ def _read(path: Path, size: int, shape: tuple[int, ...] | None) -> _Read:
 
 def _labels_beside(path: Path) -> Path:
     """The labels' file of an IDX file of images, gzipped or not."""
-    name = re.sub(r"idx[34]", "idx1", path.name.replace("images", "labels"))
-    options = [path.with_name(name), path.with_name(name.removesuffix(".gz")), path.with_name(f"{name}.gz")]
-    found = next((option for option in options if option.is_file() and option != path), None)
-    if found is None:
+    found = _labels_of(path)
+    if not found:
+        name, known = _labels_name(path), signature_of_file(path)
+        if known:
+            raise SourceError(f"{str(path)!r} is {known.told(path)}")
+        if name == path.name:
+            raise SourceError(
+                f"{str(path)!r} is no IDX file of images by its name; expected NAME-images-idx3-ubyte beside"
+                " NAME-labels-idx1-ubyte, or a folder for each class"
+            )
         raise SourceError(
             f"{str(path)!r}: its labels were looked for in {name} and are not there;"
             f" expected NAME-images-idx3-ubyte beside NAME-labels-idx1-ubyte, or a folder for each class"
         )
-    return found
+    return found[0]
+
+
+def _labels_name(path: Path) -> str:
+    return re.sub(r"idx[34]", "idx1", path.name.replace("images", "labels"))
+
+
+def _labels_of(path: Path) -> list[Path]:
+    name = _labels_name(path)
+    options = [path.with_name(name), path.with_name(name.removesuffix(".gz")), path.with_name(f"{name}.gz")]
+    return [option for option in options if option.is_file() and option != path]
 
 
 _MOST_DEFLATED = 1040

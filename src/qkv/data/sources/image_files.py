@@ -45,8 +45,6 @@ _FORMATS = {
     ".jp2": "JPEG2000",
     ".j2k": "JPEG2000",
     ".avif": "AVIF",
-    ".ico": "ICO",
-    ".dds": "DDS",
     ".qoi": "QOI",
     ".bmp": "BMP",
     ".gif": "GIF",
@@ -106,6 +104,11 @@ def read_classes(folder: Path, size: int, shape: tuple[int, ...] | None) -> Clas
     """
     folders = class_folders(folder)
     if not folders:
+        known = next(((file, known) for file in listed(folder) if (known := signature_of_file(file))), None)
+        if known:
+            raise SourceError(
+                f"{str(folder)!r} holds no images that can be read; {known[0].name} is {known[1].told(known[0])}"
+            )
         raise SourceError(
             f"{str(folder)!r} holds no images that can be read; expected an IDX file (NAME-images-idx3-ubyte),"
             f" or a folder for each class with files such as .png or .jpg"

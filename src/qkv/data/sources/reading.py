@@ -204,7 +204,8 @@ def read_text(
             binary = f"binary (a NUL byte at byte {at + wanted.index(bytes(1))}); expected UTF-8 text"
             if path.suffix in (".bin", ".npy", ".pt"):
                 binary += "; of token ids give the text that they were made of"
-            raise _no_text(path, head, binary)
+            known = signature_of_file(path)
+            raise _no_text(path, head, known.told(path) if known else binary)
         text = _decode(decoder, wanted, path, at - pending, head)
         pending = len(decoder.getstate()[0])
         if text:
