@@ -104,7 +104,9 @@ class Maker:
             if "test" in name and any(p in chosen for p in parts[:1]):
                 aside.add(str(path))
         if self.one_in(2):
-            unread.add(str(self.write("x.bin", bytes(self.draws.integers(0, 256, 90, dtype=np.uint8)) + b"\0", packs=False)))
+            unread.add(
+                str(self.write("x.bin", bytes(self.draws.integers(0, 256, 90, dtype=np.uint8)) + b"\0", packs=False))
+            )
         if self.one_in(3):
             unread.add(str(self.write(".hidden", b"never", packs=False)))
         if self.one_in(3):
@@ -200,9 +202,7 @@ class Maker:
             for name, side in zip(("t.de", "t.en"), sides, strict=True)
         ]
         kept = [i for i in range(60) if i not in empty]
-        texts = {
-            str(path): sum(len(side[i].encode()) for i in kept) for path, side in zip(paths, sides, strict=True)
-        }
+        texts = {str(path): sum(len(side[i].encode()) for i in kept) for path, side in zip(paths, sides, strict=True)}
         config = DataConfig(source=f"{paths[0]}:{paths[1]}", tokenizer="word")
         return Made(config, "translate", self.sizes, texts=texts, rows=(len(kept), 0, len(empty)))
 

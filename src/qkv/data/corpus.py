@@ -298,8 +298,10 @@ def _tokens(
         for name, part in (("train", both.train), ("val", both.val)):
             file = None if work is None else work / f"{name}.ids"
             end, workers = _end_mark(tokenizer) if many else None, most_workers()
-            chunks = counting(part.read(), counts[name])
+            several = len((source if val is None or name == "train" else val).files) > 1
+            chunks = counting(part.read(), counts[name]) if several else part.read()
             parts[name] = tokenise(chunks, tokenizer, end, file, progress, workers)
+            counts[name] = counts[name] or Counter({0: parts[name].n_bytes})
         charge = _charge(tokenizer, both, _same(source, val))
         read = facts_of_reading(source, val, both, counts)
         return parts, {"rule": both.rule, "revision": both.revision, "charge_nats": charge, "read": read}

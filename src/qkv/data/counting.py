@@ -17,7 +17,8 @@ __all__ = ["counting", "facts_of_reading", "source_receipt"]
 def counting(chunks: Iterable[Chunk], n_bytes: Counter[int]) -> Iterator[Chunk]:
     """The same chunks, the bytes of each added to those of its file."""
     for chunk in chunks:
-        n_bytes[chunk.file] += n_utf8((chunk.text,))
+        text, _, file = chunk
+        n_bytes[file] += len(text) if text.isascii() else n_utf8((text,))
         yield chunk
 
 

@@ -285,10 +285,10 @@ def examine(path: Path) -> FileFacts:
             raise SourceError(f"{str(path)!r} is {annotated.told(path)}")
         n_bytes += len(text) if text.isascii() else len(text.encode())
         blank = blank and (not text or text.isspace())
-        for mark in MARKS:
+        for mark in MARKS if "<" in text or tail else ():
             if n := text.count(mark) + (tail[1 - len(mark) :] + text[: len(mark) - 1]).count(mark):
                 marks[mark] += n
-        tail = (tail + text)[-16:]
+        tail = (tail + text[-16:])[-16:] if "<" in (tail + text[-16:]) else ""
     if blank:
         raise SourceError(f"{str(path)!r} is empty; expected text" if not n_bytes else f"{str(path)!r} is blank")
     content = digest.hexdigest()

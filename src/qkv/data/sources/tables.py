@@ -356,29 +356,31 @@ def read_rows(path: Path, layout: TableFormat, count: RowCount | None = None) ->
     """
     n = blank = n_bytes = 0
     for text in _named_texts(path, layout) if layout.kind in _NAMED else _texts(path, layout):
-        n += 1
-        if not text.strip():
+        if not text or text.isspace():
             blank += 1
             continue
-        n_bytes += n_utf8((text,))
+        n += 1
+        n_bytes += len(text) if text.isascii() else n_utf8((text,))
         yield text
     if count is not None:
-        count.read, count.blank, count.n_bytes = n - blank, blank, n_bytes
+        count.read, count.blank, count.n_bytes = n, blank, n_bytes
 
 
 def _named_texts(path: Path, layout: TableFormat) -> Iterator[str]:
     """The text of each row that names its columns; empty where there is none."""
+    column = layout.text
     for number, value in _values(path):
-        if layout.text:
+        if column:
             if not isinstance(value, dict):
                 raise SourceError(f"{str(path)!r} line {number} is not a JSON object like the lines before it")
-            value = value.get(layout.text)
-        if value is None or value != value:  # null or NaN
-            value = ""
-        if not isinstance(value, str):
+            value = value.get(column)
+        if isinstance(value, str):
+            yield whole_characters(value)
+        elif value is None or value != value:  # null or NaN
+            yield ""
+        else:
             kind = type(value).__name__
-            raise SourceError(f"{str(path)!r} line {number}: {layout.text!r} is {kind}; expected text")
-        yield whole_characters(value)
+            raise SourceError(f"{str(path)!r} line {number}: {column!r} is {kind}; expected text")
 
 
 def _texts(path: Path, layout: TableFormat) -> Iterator[str]:
@@ -432,10 +434,7 @@ def _check_width(path: Path, number: int, row: list[str], layout: TableFormat) -
 
 def _values(path: Path, blank: bool = False) -> Iterator[tuple[int, object]]:
     """(number from 1, value) of each row of a table whose rows name their columns; `blank` as for `_json_lines`."""
-    if not is_parquet(path):
-        yield from _json_lines(path, blank)
-        return
-    yield from enumerate(parquet_rows(path), start=1)
+    return enumerate(parquet_rows(path), start=1) if is_parquet(path) else _json_lines(path, blank)
 
 
 def _json_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, object]]:
