@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -101,7 +102,7 @@ class PairCorpus(DataSet):
     def lines(self, part: str) -> tuple[list[str], list[str]]:
         """The pairs of "train" or "val" as text, both sides filled."""
         split = self.split()
-        found, _ = _lines(split.train if part == "train" else split.val)
+        found = _lines(split.train if part == "train" else split.val).pairs
         return [left for left, _ in found], [right for _, right in found]
 
 
@@ -155,8 +156,8 @@ def load_pairs(config: DataConfig) -> PairCorpus:
     def split() -> Split:
         return split_source(source, val, cut=False)
 
-    train, train_empty = _lines(split().train)
-    held, held_empty = _lines(split().val)
+    sides = [_lines(part) for part in (split().train, split().val)]
+    train, held = (side.pairs for side in sides)
     least = 1 if config.val else _FEWEST
     if len(train) < least or not held:
         raise SourceError(
@@ -165,7 +166,7 @@ def load_pairs(config: DataConfig) -> PairCorpus:
         )
     tokenizer = _tokenizer(config, train)
     revision = split().revision
-    empty, known = train_empty + held_empty, set(train) if config.val else set()
+    empty, known = sum(side.n_empty for side in sides), set(train) if config.val else set()
     notes = [f"{empty} {plural(empty, 'pair')} with an empty side left out"] if empty else []
     notes.append(repeated(sum(pair in known for pair in held), len(held), "validation pairs"))
     return PairCorpus(
@@ -181,40 +182,24 @@ def load_pairs(config: DataConfig) -> PairCorpus:
         val=_tokens(held, tokenizer),
         rule=split().rule.replace("documents", "pairs"),
         note="; ".join(filter(None, notes)),
-        receipt=_receipt(source, val, split()),
+        receipt=_receipt(source, val, *sides),
         split=split,
     )
 
 
-def _receipt(source: Source, val: Source | None, split: Split) -> Receipt:
+def _receipt(source: Source, val: Source | None, train: "_Lines", held: "_Lines") -> Receipt:
     """What became of both files of a source, and of both that it is validated on where these are others."""
-    parts = [[_sizes(part) for part in (split.train, split.val)]]
-    if val is not None:
-        parts = [[parts[0][0], (0, 0, 0, 0)], [(0, 0, 0, 0), parts[0][1]]]
-    read, n_read, n_empty = [], 0, 0
-    for side, (trained, held) in zip((source, val), parts, strict=False):
-        assert side is not None, "there are as many sides as parts"
-        n_read, n_empty = n_read + trained[2] + held[2], n_empty + trained[3] + held[3]
-        for file, train, validation in zip(side.files, trained, held, strict=False):
-            losses = {
-                "byte order mark": file.n_raw - file.n_bytes,
-                "line ends" + " and pairs with an empty side" * bool(n_empty): file.n_bytes - train - validation,
-            }
-            read.append((ReadFile(file.path, losses), train, validation))
+    none = [0, 0]
+    sides = [(source, train.n_bytes, held.n_bytes if val is None else none)]
+    sides += [(val, none, held.n_bytes)] if val is not None else []
+    n_empty = train.n_empty + held.n_empty
+    rest, read = "line ends" + " and pairs with an empty side" * bool(n_empty), []
+    for side, *counts in sides:
+        for file, n_train, n_val in zip(side.files, *counts, strict=True):
+            losses = {"byte order mark": file.n_raw - file.n_bytes, rest: file.n_bytes - n_train - n_val}
+            read.append((ReadFile(file.path, losses), n_train, n_val))
     why = f"{many(n_empty, 'pair')} with an empty side" if n_empty else ""
-    return make_receipt(read, rows=Rows(read=n_read, left_out=n_empty, why=why))
-
-
-def _sizes(part: Part) -> tuple[int, int, int, int]:
-    """(bytes of the left and of the right lines of the pairs that are used, how many these are, how many are not)."""
-    left = right = used = empty = 0
-    for document in whole_documents(part.read()):
-        sides = document.split("\n", 1)
-        if all(map(str.strip, sides)):
-            left, right, used = left + n_utf8(sides[:1]), right + n_utf8(sides[1:]), used + 1
-        else:
-            empty += 1
-    return left, right, used, empty
+    return make_receipt(read, rows=Rows(read=len(train.pairs) + len(held.pairs), left_out=n_empty, why=why))
 
 
 def line_of(text: str) -> str:
@@ -279,16 +264,27 @@ def _file_lines(path: Path) -> Iterator[str]:
     return (line.removesuffix("\n").removesuffix("\r") for line in read_lines(path))
 
 
-def _lines(part: Part) -> tuple[list[tuple[str, str]], int]:
-    """(pairs with both sides filled, how many were left out)."""
-    found, empty = [], 0
+class _Lines(NamedTuple):
+    """The pairs of a part."""
+
+    pairs: list[tuple[str, str]]
+    """Those with both sides filled."""
+    n_empty: int
+    """How many were left out."""
+    n_bytes: list[int]
+    """UTF-8 bytes of the left and of the right lines of `pairs`, as they lie in the files."""
+
+
+def _lines(part: Part) -> _Lines:
+    found, empty, n_bytes = [], 0, [0, 0]
     for document in whole_documents(part.read()):
-        left, _, right = document.partition("\n")
-        if left.strip() and right.strip():
-            found.append((line_of(left), line_of(right)))
+        sides = document.split("\n", 1)
+        if all(map(str.strip, sides)):
+            found.append((line_of(sides[0]), line_of(sides[1])))
+            n_bytes = [n + n_utf8((side,)) for n, side in zip(n_bytes, sides, strict=True)]
         else:
             empty += 1
-    return found, empty
+    return _Lines(found, empty, n_bytes)
 
 
 def _tokenizer(config: DataConfig, train: list[tuple[str, str]]) -> Tokenizer:
