@@ -131,8 +131,8 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
             dump_toml(to_dict(config))  # what cannot be written is said before the work
         config, corpus = _agreed(config, corpus, cache, ranks)
         parts = _assembled(config, corpus, ranks)
-        listening.say(corpus.receipt.told())
         listening.say(_announcement(parts))
+        listening.say(corpus.receipt.told())
         if config.watch not in LEVELS:
             parts, sentence = with_affordable_watching(parts, ranks)
             config = parts.config
