@@ -6,7 +6,6 @@ its reason. Of image files and folders that are passed over, bytes are those on 
 """
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -111,14 +110,9 @@ class Receipt:
 
     def summed(self) -> str:
         """All of it in one paragraph, its files summed up."""
-        used = [
-            (part.replace("_", " "), n) for part in _PARTS if (n := sum(getattr(f, part) for f in self.files.values()))
-        ]
-        reasons = Counter({f.why: 0 for f in self.files.values() if f.why})
-        for share in self.files.values():
-            reasons[share.why] += share.left_out + share.test
-        why = some([reason for reason, n in reasons.most_common() if n and reason], 6)
-        sizes = ", ".join(f"{n:,} bytes {part}" for part, n in used)
+        sums = {part: sum(getattr(share, part) for share in self.files.values()) for part in _PARTS}
+        sizes = ", ".join(f"{n:,} bytes {part.replace('_', ' ')}" for part, n in sums.items() if n)
+        why = some(list(dict.fromkeys(share.why for share in self.files.values() if share.why)), 6)
         files = f"{many(len(self.files), 'file')}: {sizes}{f' ({why})' if why else ''}." if self.files else ""
         return " ".join(filter(None, (files, *self.sentences())))
 

@@ -320,7 +320,7 @@ def _table(path: Path, config: DataConfig) -> Source:
         sha256=facts.sha256,
         content=facts.content,
         n_bytes=facts.n_bytes,
-        read=as_documents(lambda: read_rows(path, layout, file.rows)),
+        read=lambda start, stop: _chunks([file]),
         note=f"text from column {layout.text!r}" if layout.text else "",
         files=(file,),
         marks=facts.marks,
@@ -430,32 +430,30 @@ def _files(folder: Path, paths: Sequence[Path], found: _Found, config: DataConfi
     if not layouts:
         _no_columns(config, f"{str(folder)!r} holds plain texts and")
 
-    one_text = len(texts) == 1 and not layouts
-
-    def read(start: int, stop: int | None) -> Iterator[Chunk]:
-        if one_text:
-            yield from text_chunks(Path(texts[0].path), start, stop)
-            return
-        for number, file in enumerate(texts):
-            if file.layout is not None:
-                rows = read_rows(Path(file.path), file.layout, file.rows)
-                yield from (Chunk(text, True, number) for text in rows)
-            else:
-                yield from text_chunks(Path(file.path), file=number)
-
+    only = Path(texts[0].path) if len(texts) == 1 and not layouts else None
     return Source(
         name=source_name(folder / "all"),
         kind="folder",
         sha256=digest.hexdigest(),
         content=content.hexdigest(),
         n_bytes=sum(file.n_bytes for file in texts),
-        text_file=Path(texts[0].path) if one_text else None,
-        read=read,
+        text_file=only,
+        read=lambda start, stop: text_chunks(only, start, stop) if only else _chunks(texts),
         note=_note(len(texts) if len(paths) == len(found.texts) else 0, skipped, len(refused), found.n_made),
         files=tuple(texts),
         passed=tuple(passed),
         marks=marks,
     )
+
+
+def _chunks(files: Sequence[SourceFile]) -> Iterator[Chunk]:
+    """Each text as a document, and each row of a table."""
+    for number, file in enumerate(files):
+        path = Path(file.path)
+        if file.layout is None:
+            yield from text_chunks(path, file=number)
+        else:
+            yield from (Chunk(text, True, number) for text in read_rows(path, file.layout, file.rows))
 
 
 def _reason(error: SourceError, path: Path) -> str:
