@@ -132,7 +132,8 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
         config, corpus = _agreed(config, corpus, cache, ranks)
         parts = _assembled(config, corpus, ranks)
         listening.say(_announcement(parts))
-        listening.say(corpus.receipt.told())
+        if receipt := corpus.receipt.told():
+            listening.say(receipt)
         if config.watch not in LEVELS:
             parts, sentence = with_affordable_watching(parts, ranks)
             config = parts.config

@@ -226,7 +226,9 @@ def _survey(files: Sequence[Path], size: int) -> tuple[tuple[int, int, int], str
     grey = True
     for file in files:
         with _opened(file) as image:
-            sizes[image.size[::-1] if image.getexif().get(_ORIENTATION, 1) >= 5 else image.size] += 1
+            knows = image.format != "PNG" or "exif" in image.info  # else it would be decoded to look for it
+            lies = knows and image.getexif().get(_ORIENTATION, 1) >= 5
+            sizes[image.size[::-1] if lies else image.size] += 1
             grey = grey and (image.mode in _GREY or image.mode.startswith("I;"))
     (width, height), n = max(sizes.items(), key=lambda item: (item[1], item[0]))
     longest = size or min(_LONGEST_SIDE, max(width, height))
