@@ -130,6 +130,12 @@ def test_line_ends_in_quotes_cut_no_row_in_two(tmp_path, name):
     assert (receipt.rows.read, receipt.rows.left_out) == (60, 0) and receipt.classes == {"0": 30, "1": 30}
 
 
+def test_doubled_quotes_are_one_where_every_quoted_cell_is_whole(tmp_path):
+    texts = [f'he said "no {i}" twice' if i % 2 else f"plain words {i}" for i in range(20)]
+    path = table(tmp_path / "t.tsv", [{"text": text, "label": str(i % 2)} for i, text in enumerate(texts)], "\t")
+    assert '""no' in path.read_text() and read_labelled(DataConfig(source=str(path))).texts == texts
+
+
 def test_quotes_of_glue_stay_letters(tmp_path):
     rows = ['"so it goes\t1', 'a "quoted" word\t0', '"both"\t1', 'ends so"\t0']
     (tmp_path / "t.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")

@@ -9,6 +9,7 @@ for one of these says that there is none. Rows without text are left out.
 
 import csv
 import json
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -178,14 +179,21 @@ def _survey(path: Path, kind: str, asked: tuple[str, ...]) -> tuple[TableFormat,
 def _needs_quotes(path: Path) -> bool:
     """Whether the first rows of a TSV table have equally many cells if quotes are read, and would not have otherwise.
 
-    So it is where a text in quotes has a line end in it, or a tab.
+    So it is where a text in quotes has a line end in it, or a tab. Where all rows are whole either way, quotes are read
+    if every cell that begins with one is a quoted cell, and one of these has quotes in it, written twice.
     """
     lines = list(islice(read_lines(path), SURVEYED_ROWS + 1))
     if not any('\t"' in line or line.startswith('"') for line in lines):
         return False
     plain = {line.count("\t") for line in lines if line.strip("\r\n")}
     quoted = {len(row) for row in _cells(lines, "\t", quotes=True)}
-    return len(plain) > 1 and len(quoted) == 1 and quoted != {1}
+    if len(plain) > 1 or quoted == {1}:
+        return len(quoted) == 1 and quoted != {1}
+    cells = [cell for line in lines for cell in line.rstrip("\r\n").split("\t") if cell.startswith('"')]
+    return all(map(_QUOTED.fullmatch, cells)) and any('""' in cell[1:-1] for cell in cells)
+
+
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 
 _SEPARATORS = {
