@@ -32,6 +32,7 @@ from qkv.training.distributed.ranks import is_first_process
 from qkv.training.record import EvaluationRecord, Event, StepRecord
 
 if TYPE_CHECKING:
+    from qkv.data.sources.receipt import Receipt
     from qkv.recipe.forecast import Forecast
     from qkv.studies.engine.runner import Made
 
@@ -44,6 +45,7 @@ __all__ = [
     "import_checkpoint",
     "load",
     "plan",
+    "receipt",
     "study",
     "train",
     "verify",
@@ -153,6 +155,11 @@ def plan(
     from qkv.recipe import forecast
 
     return forecast.plan(_request(source, options), forecast.Place(tflops, gigabytes), cache_folder())
+
+
+def receipt(source: str | Path = "", **options: Unpack[TrainOptions]) -> "Receipt":
+    """What `train` with the same arguments would read of `source`, set aside and leave out; nothing is trained."""
+    return recipe.resolve(_request(source, options), cache_folder())[1].receipt
 
 
 def _request(source: str | Path, options: TrainOptions) -> recipe.Request:

@@ -53,7 +53,7 @@ class Run:
         self.path: Path = folder.path
         self.config: recipe.RunConfig = recipe.RunConfig.read(folder.config)
         """What it was made with."""
-        self.task: Task = find_task(self.config.task)
+        self.task: Task = find_task(self.config.task).with_settings(self.config.data)
         """What it was trained to do."""
 
     def __repr__(self) -> str:
@@ -121,6 +121,11 @@ class Run:
     def summary(self) -> JsonObject:
         """What `qkv train --json` printed, empty while the run is not finished."""
         return dict(self.folder.read_manifest().get("summary", {})) if self.folder.is_finished else {}
+
+    @property
+    def receipt(self) -> JsonObject:
+        """What became of every file, row, column and class of its data; empty while it is not finished."""
+        return dict(self.folder.read_manifest().get("receipt", {})) if self.folder.is_finished else {}
 
     @property
     def loss(self) -> float | None:
@@ -215,23 +220,39 @@ class Run:
         options = dataclasses.replace(options, **{name: getattr(read, name) for name in given})
         return self.task.predict(self.model, self.tokenizer, several("texts", texts), options)
 
-    def corpus(self, source: str | Path | None = None) -> Data:
-        """The data it was trained and validated on, or others, all for validation, under its tokenizer and classes."""
+    def corpus(
+        self, source: str | Path | None = None, *, text_column: str | None = None, label_column: str | None = None
+    ) -> Data:
+        """The data it was trained and validated on, or others, all for validation, under its tokenizer and classes.
+
+        Columns are those of `source`; without them it has columns of the same names, or they are found.
+        """
         self._reads_text()
         if source is None and (self.config.imported or self.config.watched):
             how = "imported" if self.config.imported else "trained elsewhere"
             raise ConfigError(f"{self.path} was {how} and has no text of its own; name one: qkv eval RUN SOURCE")
-        return recipe.data_of(self.folder, self.config, str(source or ""), self._cache)
+        columns = {"text_column": text_column, "label_column": label_column}
+        given = {name: column for name, column in columns.items() if column}
+        return recipe.data_of(self.folder, self.config, str(source or ""), self._cache, given)
 
-    def evaluate(self, source: str | Path | None = None, *, changes: Sequence[str] = ()) -> Evaluation:
+    def evaluate(
+        self,
+        source: str | Path | None = None,
+        *,
+        changes: Sequence[str] = (),
+        text_column: str | None = None,
+        label_column: str | None = None,
+    ) -> Evaluation:
         """Loss and accuracy with intervals over the validation text, or over `source`, with matrices changed first.
+
+        `text_column` and `label_column` name columns of `source` that are not called as in the run's own data.
 
         Computed in the run's own precision, so that its own loss is repeated. The changes are made on a copy; see
         `changed`.
         """
         model = self.changed(changes)[0] if changes else self.model
         with torch.inference_mode(), self.config.machine.passing():
-            return self.task.evaluate(model, self.corpus(source))
+            return self.task.evaluate(model, self.corpus(source, text_column=text_column, label_column=label_column))
 
     def changed(self, changes: Sequence[str]) -> tuple[Any, list[str]]:
         """A copy of the model with matrices changed, and a sentence for each change, which says who shares the matrix.

@@ -6,13 +6,16 @@ is and says that, not where its own rules broke off. Nothing is decompressed or 
 """
 
 import codecs
+import os
+import re
+import struct
 import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
 from qkv.errors import SourceError, typed
 
-__all__ = ["HEAD", "Signature", "is_pointer", "refuse_pointer", "signature_of", "signature_of_file"]
+__all__ = ["HEAD", "Signature", "annotation", "is_pointer", "refuse_pointer", "signature_of", "signature_of_file"]
 
 HEAD = 4096
 """Bytes from the beginning of a file that are looked at."""
@@ -41,10 +44,6 @@ _LFS = Signature("a git-lfs pointer and not the file itself", "fetch it: git lfs
 _PAGE = Signature("a web page (HTML), which may have been saved in place of the file")
 _UTF = "save it as UTF-8: iconv -f {0} -t UTF-8 {{name}} > utf8.txt"
 _SAVED = "expected UTF-8 text; save its text column as JSON lines (.jsonl), one object a line"
-_FROM_PARQUET = (
-    "write it as JSON lines, by pandas and pyarrow: python -c 'import sys, pandas;"
-    ' pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient="records", lines=True)\' {name} {plain}.jsonl'
-)
 _UNPACKED = "decompress it first: {0} {{name}} > {{plain}}"
 
 _BEGINNINGS: tuple[tuple[int, bytes, Signature], ...] = (
@@ -53,11 +52,11 @@ _BEGINNINGS: tuple[tuple[int, bytes, Signature], ...] = (
     (0, codecs.BOM_UTF16_LE, Signature("UTF-16 text", _UTF.format("UTF-16"))),
     (0, codecs.BOM_UTF16_BE, Signature("UTF-16 text", _UTF.format("UTF-16"))),
     (0, b"\x1f\x8b", Signature("a gzip file", "give it a name that ends in .gz")),
-    (0, b"\x28\xb5\x2f\xfd", Signature("compressed by zstd", _UNPACKED.format("zstd -dc"))),
+    (0, b"\x28\xb5\x2f\xfd", Signature("compressed by zstd", "give it a name that ends in .zst")),
     (0, b"BZh", Signature("compressed by bzip2", _UNPACKED.format("bzip2 -dc"))),
     (0, b"\xfd7zXZ\0", Signature("compressed by xz", _UNPACKED.format("xz -dc"))),
     (0, b"\x04\x22\x4d\x18", Signature("compressed by lz4", _UNPACKED.format("lz4 -dc"))),
-    (0, b"PAR1", Signature("a Parquet table", _FROM_PARQUET)),
+    (0, b"PAR1", Signature("a Parquet table", "give it a name that ends in .parquet")),
     (0, b"ARROW1", Signature("an Arrow table", _SAVED)),
     (0, b"FEA1", Signature("a Feather table", _SAVED)),
     (0, b"ORC", Signature("an ORC table", _SAVED)),
@@ -88,6 +87,40 @@ _BEGINNINGS: tuple[tuple[int, bytes, Signature], ...] = (
 """(offset, bytes there, what that is); the first that fits."""
 
 
+_LLAMA2C = Signature(
+    "a model file of llama2.c", "export it as a Hugging Face folder (its export.py --version -1), then type qkv import"
+)
+_CIFAR = Signature(
+    "a binary file of CIFAR images",
+    "expected a folder for each class with files such as .png, or IDX files: write its images so",
+)
+_TOKENS = Signature("token ids of llm.c", "expected the text that they were made of")
+
+
+def _by_layout(head: bytes, size: int) -> Signature | None:
+    """What a file of that size without a beginning of its own is, where its numbers can be nothing else."""
+    if len(head) < 28:
+        return None
+    magic, *numbers = struct.unpack("<7i", head[:28])
+    if magic in (20240520, 20240801):
+        return _TOKENS
+    width, (hidden, layers, heads, key_heads, vocab, longest) = magic, numbers
+    sizes = (
+        16 <= width <= 1 << 16 and 16 <= hidden <= 1 << 18 and 1 <= abs(vocab) <= 1 << 20 and 1 <= longest <= 1 << 20
+    )
+    if magic == 0x616B3432 or (
+        sizes and 1 <= layers <= 512 and 1 <= key_heads <= heads <= width and width % heads == 0
+    ):
+        return _LLAMA2C
+    for record, most in ((3073, (10,)), (3074, (20, 100))):
+        labels = [head[at : at + len(most)] for at in range(0, min(size, len(head)), record)]
+        if size % record == 0 and all(
+            label < limit for found in labels for label, limit in zip(found, most, strict=True)
+        ):
+            return _CIFAR
+    return None
+
+
 def is_pointer(head: bytes) -> bool:
     """Whether a file that begins so is the pointer that git-lfs leaves in place of a large file."""
     return head.startswith(_POINTER)
@@ -105,10 +138,31 @@ def signature_of_file(path: Path) -> Signature | None:
     """The same of a file as it lies on disk, which should be no text; None where it cannot be read."""
     try:
         with path.open("rb") as file:
-            head = file.read(HEAD)
+            head, size = file.read(HEAD), os.fstat(file.fileno()).st_size
     except OSError:
         return None
-    return _PAGE if head.lstrip()[:16].lower().startswith(_PAGES) else signature_of(head)
+    if head.lstrip()[:16].lower().startswith(_PAGES):
+        return _PAGE
+    return signature_of(head) or (_by_layout(head, size) if b"\0" in head else None)
+
+
+_CONLLU = Signature(
+    "annotated text (CoNLL-U), one word with its annotations on a line",
+    "take its sentences: sed -n 's/^# text = //p' {name} > sentences.txt",
+)
+_CONLL = Signature(
+    "annotated text (CoNLL-2003), one word with its annotations on a line",
+    "write one sentence a line, without the annotations",
+)
+_CONLLU_LINE = re.compile(r"\d+(?:[-.]\d+)?(?:\t[^\t\r\n]+){9}\r?")
+
+
+def annotation(text: str) -> Signature | None:
+    """What a text is that begins so, where its lines are words with annotations; None for any other text."""
+    if text.startswith("-DOCSTART- "):
+        return _CONLL
+    lines = [line for line in text[:HEAD].split("\n")[:-1] if line.strip() and not line.startswith("#")]
+    return _CONLLU if len(lines) > 1 and all(map(_CONLLU_LINE.fullmatch, lines)) else None
 
 
 def refuse_pointer(path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from qkv import cli
 from qkv.commands.printing.gradient_table import row_address
-from qkv.commands.printing.outcome import _example, loss_rows
+from qkv.commands.printing.outcome import _example, _verdict, loss_rows
 from qkv.tasks import find_task, standing
 from qkv.tokenizers.tokenizer import fit_tokenizer
 
@@ -35,6 +35,19 @@ def test_a_tie_is_no_defeat_and_an_interval_no_victory():
     assert marks["this model"] == ""
     summary |= {"accuracy": 0.84, "accuracy_interval": None}
     assert [row[3] for row in loss_rows(summary, find_task("classify"))].count("no clear difference") == 1
+
+
+def test_a_baseline_with_a_lower_loss_is_not_beaten_in_both_figures():
+    summary = {"val_loss": 0.60, "accuracy": 0.83, "accuracy_interval": (0.82, 0.84)}
+    summary |= {"baselines": {"majority": 0.10, "linear": 0.80}, "baselines_nats": {"majority": 2.3, "linear": 0.55}}
+    marks = {name: mark for name, _, _, mark in loss_rows(summary, find_task("image"))}
+    assert marks["the linear model (logistic regression on pixels)"] == "beaten in accuracy, not in loss"
+    assert marks["the most frequent class"] == "beaten"
+    said = _verdict(summary, find_task("image"))
+    assert said == "Better than every baseline in accuracy, but not in loss: the linear model has 0.5500 nats."
+    assert _verdict(summary | {"val_loss": 0.5}, find_task("image")).startswith(
+        "Better than every baseline; the nearest"
+    )
 
 
 def sample(prompt):

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 import sqlite3
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -15,8 +16,9 @@ from qkv.data.config import DataConfig
 from qkv.data.images import read_idx
 from qkv.data.labelled import read_labelled
 from qkv.data.sources.source import open_source
+from qkv.data.split import split_source
 from qkv.data.vectors import read_vectors
-from qkv.errors import SourceError
+from qkv.errors import MissingExtra, SourceError
 from qkv.signatures import signature_of, signature_of_file
 from qkv.tokenizers.tokenizer import load_tokenizer
 
@@ -69,29 +71,44 @@ def test_files_of_other_programs_are_named_under_any_ending(tmp_path: Path, name
     assert refused(path).startswith(words)
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.txt", "t.jsonl", "t.csv"])
-def test_a_parquet_table_is_named_with_the_command_that_writes_it_as_text(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["t.txt", "t.jsonl", "t.csv"])
+def test_a_parquet_table_by_another_name_says_which_name_it_would_have(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PAR1" + bytes(100) + b"PAR1")
-    said = refused(tmp_path / name)
-    assert said.startswith("a Parquet table; write it as JSON lines, by pandas and pyarrow: python -c '")
-    assert said.endswith(f" {tmp_path / name} {tmp_path / 't'}.jsonl")
+    assert refused(tmp_path / name) == "a Parquet table; give it a name that ends in .parquet"
 
 
-def test_the_command_for_parquet_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pandas = pytest.importorskip("pandas", reason="the command needs pandas and pyarrow")
-    pytest.importorskip("pyarrow", reason="the command needs pandas and pyarrow")
-    pandas.DataFrame({"text": ["one two", "three"], "label": [0, 1]}).to_parquet(tmp_path / "t.parquet")
-    said = refused(tmp_path / "t.parquet")
-    code = said.split("python -c '")[1].split("' ")[0]
-    monkeypatch.setattr("sys.argv", ["-c", str(tmp_path / "t.parquet"), str(tmp_path / "t.jsonl")])
-    exec(code, {})
-    assert list(open_source(DataConfig(source=str(tmp_path / "t.jsonl"))).documents()) == ["one two", "three"]
+def test_a_damaged_parquet_table_is_called_one(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="reading Parquet needs pyarrow")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
+    assert refused(tmp_path / "t.parquet").startswith("not a whole Parquet table: ")
 
 
-def test_zstd_is_named_with_the_name_that_it_would_have(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl.zst"
-    path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(50))
-    assert refused(path) == f"compressed by zstd; decompress it first: zstd -dc {path} > {tmp_path / 'rows.jsonl'}"
+@pytest.mark.parametrize(("name", "head"), [("t.parquet", b"PAR1"), ("t.txt.zst", b"\x28\xb5\x2f\xfd")])
+def test_without_pyarrow_the_command_that_installs_it_is_named(
+    tmp_path: Path, name: str, head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / name).write_bytes(head + bytes(100))
+    kind = "a Parquet table" if "parquet" in name else "compressed by zstd"
+    with pytest.raises(MissingExtra, match=rf"{name}' is {kind}; to read it type: .* -m pip install .*\[table\]"):
+        open_source(DataConfig(source=str(tmp_path / name)))
+
+
+def test_zstd_is_read_where_it_is_whole_and_named_where_it_is_not(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="reading zstd needs pyarrow")
+    path, text = tmp_path / "a.txt.zst", "line \u00e9\n" * 300_000
+    with arrow.output_stream(str(path), compression="zstd") as file:
+        file.write(text.encode())
+    source = open_source(DataConfig(source=str(path)))
+    assert "".join(source.documents()) == text and source.n_bytes == len(text.encode())
+    assert split_source(source).train.n_bytes + split_source(source).val.n_bytes == len(text.encode())
+    tail = "".join(chunk.text for chunk in split_source(source).val.read())
+    assert tail and text.endswith(tail)
+    path.write_bytes(path.read_bytes()[:-9])
+    assert refused(path).startswith("not a whole zstd file: ")
+    (tmp_path / "b.txt").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(50))
+    assert refused(tmp_path / "b.txt") == "compressed by zstd; give it a name that ends in .zst"
 
 
 @pytest.mark.parametrize(
@@ -187,8 +204,6 @@ def test_a_pointer_in_a_folder_is_never_passed_over(tmp_path: Path, name: str) -
 
 
 def test_a_folder_of_such_files_alone_says_what_they_are(tmp_path: Path) -> None:
-    (tmp_path / "data.parquet").write_bytes(b"PAR1" + bytes(100))
-    with pytest.raises(
-        SourceError, match=r"none of its 1 files is UTF-8 text; '.*data.parquet' is a Parquet table; write"
-    ):
+    (tmp_path / "data.bin").write_bytes(b"PAR1" + bytes(100))
+    with pytest.raises(SourceError, match=r"none of its 1 files is UTF-8 text; '.*data.bin' is a Parquet table; give"):
         open_source(DataConfig(source=str(tmp_path)))

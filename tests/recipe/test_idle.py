@@ -94,6 +94,7 @@ CASES = (  # what was asked for, the setting that changes nothing, what is said 
     ({"task": "image"}, "shift=0.01", "has no effect with images of 12 x 12 pixels, of which that is less than half"),
     ({"task": "image", "set": {"pixels": "1,12,12"}}, "images.size=0", "has no effect with data.pixels=(1, 12, 12),"),
     ({"task": "classify"}, "train_bytes=9", "has no effect with --task classify, which reads its data whole; leave"),
+    ({"task": "classify"}, "document_end=x", "has no effect with --task classify, whose texts are not cut into docu"),
     ({"task": "translate"}, "data.classes=a,b", "has no effect with --task translate, which tells no classes; leave"),
     ({}, "pixels=1,12,12", "has no effect with --task causal, which reads no images; leave it out"),
 )

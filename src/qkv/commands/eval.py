@@ -5,7 +5,7 @@ A change is tried on the loaded weights only; the run folder stays as it is.
 Example:
   qkv eval runs/my-1
   qkv eval runs/my-1 other.txt --by-position
-  qkv eval runs/reviews-1 more.tsv --json
+  qkv eval runs/reviews-1 more.tsv --label-column stars --json
   qkv eval runs/my-1 --change "L0.H1.W_V=zero"
 """
 
@@ -29,6 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="another text to score")
     parser.add_argument("--change", action="append", default=[], metavar="SEL=OP", help="what to do to matrices first")
+    for what in ("text", "label"):
+        parser.add_argument(f"--{what}-column", metavar="NAME", help=f"the column of SOURCE that holds the {what}")
     add_weights(parser)
     parser.add_argument("--by-position", action="store_true", help="the loss by place in the window as well (texts)")
     add_json(parser)
@@ -40,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
 
     changes = split_changes(args.change)
     loaded = api.load(args.run, weights=args.weights)
-    result = loaded.evaluate(args.source, changes=changes)
+    columns = {"text_column": args.text_column, "label_column": args.label_column}
+    result = loaded.evaluate(args.source, changes=changes, **columns)
     if args.by_position and not result.by_position:
         name = loaded.task.name
         raise UserError(f"--by-position is for the tokens of a text; the targets of the task {name} have no order")

@@ -1,5 +1,7 @@
 """Say what a training would take, and train nothing: memory by its parts, time by its updates, of each process.
 
+With --receipt, show instead what of SOURCE would be trained on, validated on, set aside and left out, and why.
+
 It takes the options of qkv train that describe a training. Memory is counted on the code that trains, run on tensors
 without content, so that a model of any size can be planned on any machine. Time is measured by a few updates here; for
 another machine give what each of its processes reaches (--tflops), and what it can send to the others (--gigabytes). It
@@ -7,6 +9,7 @@ counts the way a CPU trains: on another device attention may keep less. Report a
 
 Example:
   qkv plan my.txt --minutes 10
+  qkv plan reviews.tsv --task classify --receipt
   qkv plan my.txt --set d_model=512,n_layers=12,batch_size=64 --steps 20000 --nproc 2
   qkv plan my.txt --parameters 100000000 --nproc 4 --shard --watch off --steps 20000
   qkv plan my.txt --set d_model=2048,n_layers=16,n_ctx=2048,batch_size=256 --steps 38000 --nproc 64 --tflops 300
@@ -31,6 +34,7 @@ setting_named = train.setting_named
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     place = train.describe(parser)
+    place.add_argument("--receipt", action="store_true", help="what became of each file, row, column and class")
     place.add_argument(
         "--tflops", type=positive, metavar="X", help="10^12 operations a second that each process reaches (measured)"
     )
@@ -45,6 +49,13 @@ def run(args: argparse.Namespace) -> int:
     given = train.options(args)
     from qkv import api
 
+    if args.receipt:
+        receipt = api.receipt(args.source or "", **given)
+        if args.json:
+            screen.print_json(receipt.as_json())
+        else:
+            print(receipt.told())
+        return 0
     found = api.plan(args.source or "", **given)
     if args.json:
         screen.print_json(found.as_json())

@@ -1,11 +1,11 @@
 """Train a model on a text, and write a run folder: weights, telemetry, and a report of what training did.
 
-SOURCE is a text file (.gz too), a folder of texts, or a JSONL, CSV or TSV table (--text-column). Without it the text is
-the manual topics and docstrings inside your own Python. In a folder, files or folders named train, valid (val, dev) and
-test are used as their names say, and the test is left alone. With --task classify SOURCE is a table with a label
-column, or lines of a label, a space and a text; with --task image an IDX file of images, or a folder that holds a
-folder of images for each class; with --task translate two files of equally many lines, LEFT:RIGHT. Without a budget
-(--steps, --minutes, --until-loss) one is chosen from the data and this machine, at most 5 minutes.
+SOURCE is a text file (.gz or .zst too), a folder of texts, or a JSONL, CSV, TSV or Parquet table (--text-column).
+Without it the text is the manual topics and docstrings inside your own Python. In a folder, files or folders named
+train, valid (val, dev) and test are used as their names say, and the test is left alone. With --task classify SOURCE is
+a table with a label column, or lines of a label, a space and a text; with --task image an IDX file of images, or a
+folder that holds a folder of images for each class; with --task translate two files of equally many lines, LEFT:RIGHT.
+Without a budget (--steps, --minutes, --until-loss) one is chosen from the data and this machine, at most 5 minutes.
 
 Example:
   qkv train
@@ -122,7 +122,9 @@ def _describe_text(parser: argparse.ArgumentParser) -> None:
         " folder",
     )
     text.add_argument("--vocab", type=whole(2), metavar="N", help="vocabulary size of a fitted tokenizer")
-    text.add_argument("--text-column", metavar="NAME", help="the column of a table that holds the text")
+    text.add_argument(
+        "--text-column", metavar="NAME", help="the column of a table that holds the text (classify: or two, A,B)"
+    )
     text.add_argument("--label-column", metavar="NAME", help="the column of a table that holds the label (classify)")
 
 
@@ -156,7 +158,7 @@ def _describe_place(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of `qkv.train` that were typed."""
-    apart = ("source", "json", "typed")
+    apart = ("source", "json", "typed", "receipt")
     given = {name: value for name, value in vars(args).items() if value is not None and name not in apart}
     if args.set:
         given["set"] = settings(args.set)
@@ -199,7 +201,7 @@ def run(args: argparse.Namespace) -> int:
     with progress.display() as display:
         trained = api.train(args.source or "", progress=display, say=display.say, started=started, **given)
     if args.json:
-        screen.print_json(trained.summary)
+        screen.print_json({**trained.summary, "receipt": trained.receipt})
     else:
         outcome.print_outcome(trained)
     return 0

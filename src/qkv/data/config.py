@@ -82,6 +82,8 @@ class DataConfig:
     """The column of a table that holds the text; empty means it is found by name, then by length."""
     label_column: str = ""
     """The column of a table that holds the label, never taken for text; empty means none is named."""
+    document_end: str = ""
+    """A mark in the text, such as <|endoftext|>, at which a document ends; empty means that marks are letters."""
     classes: tuple[str, ...] = ()
     """Labels that are known already, in order; empty means those of the training part."""
 

@@ -8,6 +8,7 @@ run reads only for the hash. Nothing depends on a seed: runs of a study see the 
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from qkv.data.caching import cache_key, read_cached, write_cached
 from qkv.data.config import DataConfig
+from qkv.data.counting import counting, facts_of_reading, source_receipt
 from qkv.data.dataset import DataSet
 from qkv.data.sources.sampling import evenly, held, sampled
 from qkv.data.sources.source import Chunk, Source, open_source, open_validation
@@ -165,11 +167,21 @@ def load_corpus(
         train=parts["train"],
         val=parts["val"],
         rule=facts["rule"],
-        note="; ".join(filter(None, (source.note, ITSELF if _same(source, val) else ""))),
+        note="; ".join(filter(None, (source.note, _marked(source), ITSELF if _same(source, val) else ""))),
+        receipt=source_receipt(source, val, facts["read"], is_sampled=bool(config.train_bytes)),
         charge_nats=facts["charge_nats"],
         uncharged=_why_uncharged(source, val) if facts["charge_nats"] is None else "",
         split=split,
     )
+
+
+def _marked(source: Source) -> str:
+    """What a person is told of marks that end documents elsewhere, and are letters here; else empty."""
+    mark = max(source.marks, key=lambda name: source.marks[name], default="")
+    if not mark:
+        return ""
+    how = f"--set document_end='{mark}' ends documents there"
+    return f"{mark} occurs {source.marks[mark]:,} times in the text and is read as letters ({how})"
 
 
 def measured_on(corpus: Corpus, n_bytes: int) -> Corpus:
@@ -282,13 +294,17 @@ def _tokens(
             done += n_chars
             told("tokenising", min(done / n_bytes, 1.0))
 
-        both = split()
+        both, counts = split(), {"train": Counter[int](), "val": Counter[int]()}
         for name, part in (("train", both.train), ("val", both.val)):
             file = None if work is None else work / f"{name}.ids"
             end, workers = _end_mark(tokenizer) if many else None, most_workers()
-            parts[name] = tokenise(part.read(), tokenizer, end, file, progress, workers)
+            several = len((source if val is None or name == "train" else val).files) > 1
+            chunks = counting(part.read(), counts[name]) if several else part.read()
+            parts[name] = tokenise(chunks, tokenizer, end, file, progress, workers)
+            counts[name] = counts[name] or Counter({0: parts[name].n_bytes})
         charge = _charge(tokenizer, both, _same(source, val))
-        return parts, {"rule": both.rule, "revision": both.revision, "charge_nats": charge}
+        read = facts_of_reading(source, val, both, counts)
+        return parts, {"rule": both.rule, "revision": both.revision, "charge_nats": charge, "read": read}
 
     if small:
         parts, facts = make(None)

@@ -1,6 +1,8 @@
 """What the data of every task says of itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from qkv.data.sources.receipt import Receipt
 
 __all__ = ["DataSet"]
 
@@ -19,6 +21,8 @@ class DataSet:
     """One sentence: how the parts were made."""
     note: str = ""
     """What a person should know about how the sources were read, or empty."""
+    receipt: Receipt = field(default_factory=Receipt, repr=False)
+    """What became of every file, row, column and class."""
 
     @property
     def note_sentence(self) -> str:

@@ -6,6 +6,7 @@ order only where so many share a passage that near-copies are missed. Classes ar
 that occurs elsewhere only is an error with its line.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,15 +18,17 @@ from qkv.data.config import DataConfig
 from qkv.data.corpus import fitted_tokenizer, joined_hash
 from qkv.data.dataset import DataSet
 from qkv.data.dedup import Sketches, group_copies, sketch
-from qkv.data.labelled import LabelledTexts, check_classes, class_order, read_labelled
+from qkv.data.labelled import PAIR, LabelledTexts, check_classes, class_order, read_labelled
+from qkv.data.sources.receipt import ReadFile, Receipt, Rows, make_receipt
 from qkv.data.sources.source import Chunk
+from qkv.data.sources.tables import count_rows
 from qkv.data.split import Part, Split, repeated
 from qkv.errors import SourceError
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import Tokens, n_utf8
-from qkv.words import some
+from qkv.words import many, some
 
-__all__ = ["Examples", "Labelled", "hold_out", "load_examples"]
+__all__ = ["Examples", "Labelled", "encode_texts", "hold_out", "is_pairs", "load_examples"]
 
 MOST_VAL_TEXTS = 10_000
 
@@ -102,6 +105,7 @@ def load_examples(
     classes = config.classes or class_order(source.labels)
     numbers = _numbers(source, classes)
     sketches = sketch(source.texts, compare=val is None)
+    held_out = None
     if val is None:
         held_out = hold_out(numbers, group_copies(sketches), sketches.keys, MOST_VAL_TEXTS)
         sides = [
@@ -117,8 +121,9 @@ def load_examples(
     asked = (config.text_column, config.label_column)
     digest = cache_key(source.sha256, val.sha256 if val else "", *asked, source.kind, source.note)
     told = progress or (lambda what, share: None)
-    tokenizer = _tokenizer(config, sides[0][0], digest, task_specials, cache, told)
-    train, measured = (_labelled(texts, numbers, tokenizer) for texts, numbers in sides)
+    pairs = is_pairs(config)
+    tokenizer = _tokenizer(config, sides[0][0], digest, task_specials or pairs, cache, told)
+    train, measured = (_labelled(texts, numbers, tokenizer, pairs) for texts, numbers in sides)
     return Examples(
         name=source.name,
         kind=source.kind,
@@ -129,7 +134,55 @@ def load_examples(
         classes=classes,
         rule=rule,
         note=source.note,
+        receipt=_receipt(source, val, held_out),
     )
+
+
+def is_pairs(config: DataConfig) -> bool:
+    """Whether each row holds two texts, in columns of their own."""
+    return "," in config.text_column
+
+
+def encode_texts(tokenizer: Tokenizer, texts: list[str], pairs: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of all texts one after another and the length of each; in `pairs`, the first [SEP] of a text is that token.
+
+    A tokenizer without the token reads its letters.
+    """
+    if not pairs or not texts:
+        return tokenizer.encode_many(texts)
+    halves = [text.partition(PAIR) for text in texts]
+    sides = [tokenizer.encode_many([half[side] for half in halves]) for side in (0, 2)]
+    token = tokenizer.special.get("[SEP]")
+    between = tokenizer.encode(PAIR) if token is None else np.array([token])
+    cut = [np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in sides]
+    ids = [piece for left, right in zip(*cut, strict=True) for piece in (left, between, right)]
+    return np.concatenate(ids), sides[0][1] + sides[1][1] + len(between)
+
+
+def _receipt(source: LabelledTexts, val: LabelledTexts | None, held_out: np.ndarray | None) -> Receipt:
+    """What became of the rows of a source, and of what it is validated on, None where that is a part of it."""
+    read, columns, labels, n_blank = [], {}, [], 0
+    for side in (source,) if val is None else (source, val):
+        starts = [first for _, first in side.files] + [len(side.texts)]
+        sizes = np.array([n_utf8(text.split(PAIR, 1)) for text in side.texts], dtype=np.int64)
+        measured = np.full(len(sizes), side is val) if held_out is None else held_out
+        what = (
+            "labels, columns that are not read, and what is between cells" if side.columns else "labels and white space"
+        )
+        for (name, first), stop, facts in zip(side.files, starts[1:], side.facts, strict=True):
+            mine, held = sizes[first:stop], measured[first:stop]
+            rest = 0 if name.lower().endswith(".parquet") else facts.n_bytes - int(mine.sum())
+            losses = {"byte order mark": facts.n_raw - facts.n_bytes, what: rest}
+            read.append((ReadFile(Path(name), losses), int(mine[~held].sum()), int(mine[held].sum())))
+        columns, n_blank = columns | dict(side.columns), n_blank + side.n_blank
+        labels += side.labels
+    rows = Rows(
+        read=len(labels),
+        set_aside=sum(count_rows(one.path) for one in source.passed if one.is_test),
+        left_out=n_blank,
+        why=f"{many(n_blank, 'row')} without text" if n_blank else "",
+    )
+    return make_receipt(read, source.passed, rows=rows, columns=columns, classes=dict(Counter(labels).most_common()))
 
 
 def _validation(config: DataConfig, source: LabelledTexts) -> LabelledTexts | None:
@@ -238,15 +291,16 @@ def _tokenizer(
     """Fitted to the training texts, or read."""
 
     def split() -> Split:
-        part = Part(read=lambda: (Chunk(text, True) for text in texts), n_bytes=n_utf8(texts))
+        plain = [text.replace(PAIR, "\n", 1) for text in texts] if is_pairs(config) else texts
+        part = Part(read=lambda: (Chunk(text, True) for text in plain), n_bytes=n_utf8(plain))
         return Split(train=part, val=part, rule="", many_documents=False)
 
     return fitted_tokenizer(config, split, digest, False, specials, cache, told)
 
 
-def _labelled(texts: list[str], classes: np.ndarray, tokenizer: Tokenizer) -> Labelled:
+def _labelled(texts: list[str], classes: np.ndarray, tokenizer: Tokenizer, pairs: bool) -> Labelled:
     """Texts as tokens; one that has none is a single unknown token (or token 0, where nothing is unknown)."""
-    ids, lengths = tokenizer.encode_many(texts)
+    ids, lengths = encode_texts(tokenizer, texts, pairs)
     empty = lengths == 0
     if empty.any():
         places = np.cumsum(lengths)[empty]

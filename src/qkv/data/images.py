@@ -11,7 +11,8 @@ fit is said in one sentence.
 import hashlib
 import math
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -19,11 +20,14 @@ import numpy as np
 
 from qkv.data.config import ImageOptions
 from qkv.data.dataset import DataSet
-from qkv.data.sources.image_files import CLASS_SUFFIXES, class_folders, file_hash, listed, read_classes
+from qkv.data.labelled import alike
+from qkv.data.sources.image_files import CLASS_SUFFIXES, class_folders, file_hash, image_files, listed, read_classes
 from qkv.data.sources.published import Role, role_of
-from qkv.data.sources.reading import binary_file
+from qkv.data.sources.reading import binary_file, size_of
+from qkv.data.sources.receipt import Passed, ReadFile, Receipt, Rows, make_receipt
 from qkv.data.split import repeated
 from qkv.errors import SourceError
+from qkv.signatures import signature_of_file
 from qkv.words import plural, some
 
 __all__ = ["ImageSet", "Images", "holds_images", "is_idx_name", "load_images", "read_idx"]
@@ -98,6 +102,9 @@ class _Read:
     pixels: np.ndarray
     names: np.ndarray
     sha256: str
+    files: list[tuple[Path, int, int]]
+    """Each file with its first image and the bytes of one; what a file holds beside its images is its header."""
+    passed: list[Passed] = field(default_factory=list)
     note: str = ""
 
 
@@ -125,9 +132,10 @@ def load_images(
     if shape and train.pixels.shape[1:] != shape:
         raise SourceError(f"the images of {source!r} are {_sized(train.pixels.shape)}; expected {_sized((0, *shape))}")
     held_out = _read(val_at, options.size, train.pixels.shape[1:]) if val_at is not None else None
+    chosen = None
     known = np.array(classes) if classes else _classes(train.names, source)
     if held_out is None:
-        parts, rule = _split_off(train, known, source)
+        parts, rule, chosen = _split_off(train, known, source)
     else:
         parts, rule = _given_apart(train, held_out, known, (source, str(val_at)), val or str(val_at))
         rule = f"validated on {val_at.name if val_at is not None else val}{_left_alone(alone)}{rule}"
@@ -142,11 +150,46 @@ def load_images(
         rule=rule,
         note=train.note,
         options=options,
+        receipt=_receipt(train, held_out, chosen, alone, [str(name) for name in known]),
     )
 
 
-def _split_off(train: _Read, known: np.ndarray, source: str) -> tuple[list[ImageSet], str]:
-    """Training and validation part of images that came without one, and the rule in words."""
+def _receipt(
+    train: _Read, held_out: _Read | None, chosen: np.ndarray | None, alone: list[Path], classes: list[str]
+) -> Receipt:
+    """What became of the files; `chosen` are the training images that are held out, bool [n], where some are."""
+    read, names = [], []
+    for part in (train,) if held_out is None else (train, held_out):
+        measured = np.full(len(part.names), part is held_out) if chosen is None else chosen
+        several = part.files[-1][1] > 0
+        for file, first, size in part.files:
+            held = measured[first : first + 1] if several else measured
+            n_train, n_val = int((~held).sum()) * size, int(held.sum()) * size
+            read.append((ReadFile(file, {"header": size_of(file) - n_train - n_val}), n_train, n_val))
+        names += [str(name) for name in part.names]
+    counts = Counter(names)
+    aside = [file for path in alone for file in (path, *_labels_of(path)[:1])]
+    passed = [
+        *train.passed,
+        *(held_out.passed if held_out else ()),
+        *(Passed(path, "left alone for the test", is_test=True) for path in aside),
+    ]
+    rows = Rows(read=len(names), set_aside=sum(map(_count, alone)))
+    return make_receipt(read, passed, rows=rows, classes={name: counts[name] for name in classes})
+
+
+def _count(path: Path) -> int:
+    """Images of a part that is left alone: in the folders of its classes, or of an IDX file, 0 of a damaged one."""
+    if path.is_dir():
+        return sum(len(image_files(inner)) for inner in class_folders(path))
+    try:
+        return len(read_idx(path, (3, 4)))
+    except SourceError:
+        return 0
+
+
+def _split_off(train: _Read, known: np.ndarray, source: str) -> tuple[list[ImageSet], str, np.ndarray]:
+    """Training and validation part of images that came without one, the rule in words, and which are held out."""
     labels = _indices(train.names, known, source)
     chosen = _tenth(train.pixels, labels)
     parts = [ImageSet(pixels=train.pixels[keep], labels=labels[keep]) for keep in (~chosen, chosen)]
@@ -158,7 +201,8 @@ def _split_off(train: _Read, known: np.ndarray, source: str) -> tuple[list[Image
         )
     share = min(_SPLIT_SHARE, _MOST_HELD_OUT / len(labels))
     part = "tenth" if share == _SPLIT_SHARE else f"{100 * share:.2g}%"
-    return parts, f"the {part} of each class whose bytes have the smallest hashes is held out, equal images together"
+    rule = f"the {part} of each class whose bytes have the smallest hashes is held out, equal images together"
+    return parts, rule, chosen
 
 
 def _given_apart(
@@ -262,8 +306,16 @@ def holds_images(path: Path) -> bool:
 def _read(path: Path, size: int, shape: tuple[int, ...] | None) -> _Read:
     """One part, IDX or a folder of classes; files of images are brought to `shape` where it is given."""
     if path.is_dir():
-        pixels, names, sha256, note = read_classes(path, size, shape)
-        return _Read(pixels=pixels, names=names, sha256=sha256, note=note)
+        found = read_classes(path, size, shape)
+        files = [(file, i, file.stat().st_size) for i, file in enumerate(found.files)]
+        return _Read(
+            pixels=found.pixels,
+            names=found.names,
+            sha256=found.sha256,
+            files=files,
+            passed=found.passed,
+            note="; ".join(filter(None, (found.note, alike(np.unique(found.names).tolist())))),
+        )
     if size:
         raise SourceError(f"size has no effect on {path.name}: IDX images are of one size already")
     if path.suffix.lower() in CLASS_SUFFIXES:
@@ -279,20 +331,37 @@ def _read(path: Path, size: int, shape: tuple[int, ...] | None) -> _Read:
     if pixels.shape[1] not in (1, 3) or not pixels.size:
         raise SourceError(f"{path.name} holds images of {list(pixels.shape[1:])}; expected 1 or 3 channels, and pixels")
     digest = hashlib.sha256((file_hash(path).hex() + file_hash(labels_path).hex()).encode()).hexdigest()
-    return _Read(pixels=np.ascontiguousarray(pixels), names=labels.astype(np.int64), sha256=digest)
+    files = [(path, 0, int(np.prod(pixels.shape[1:]))), (labels_path, 0, 1)]
+    return _Read(pixels=np.ascontiguousarray(pixels), names=labels.astype(np.int64), sha256=digest, files=files)
 
 
 def _labels_beside(path: Path) -> Path:
     """The labels' file of an IDX file of images, gzipped or not."""
-    name = re.sub(r"idx[34]", "idx1", path.name.replace("images", "labels"))
-    options = [path.with_name(name), path.with_name(name.removesuffix(".gz")), path.with_name(f"{name}.gz")]
-    found = next((option for option in options if option.is_file() and option != path), None)
-    if found is None:
+    found = _labels_of(path)
+    if not found:
+        name, known = _labels_name(path), signature_of_file(path)
+        if known:
+            raise SourceError(f"{str(path)!r} is {known.told(path)}")
+        if name == path.name:
+            raise SourceError(
+                f"{str(path)!r} is no IDX file of images by its name; expected NAME-images-idx3-ubyte beside"
+                " NAME-labels-idx1-ubyte, or a folder for each class"
+            )
         raise SourceError(
             f"{str(path)!r}: its labels were looked for in {name} and are not there;"
             f" expected NAME-images-idx3-ubyte beside NAME-labels-idx1-ubyte, or a folder for each class"
         )
-    return found
+    return found[0]
+
+
+def _labels_name(path: Path) -> str:
+    return re.sub(r"idx[34]", "idx1", path.name.replace("images", "labels"))
+
+
+def _labels_of(path: Path) -> list[Path]:
+    name = _labels_name(path)
+    options = [path.with_name(name), path.with_name(name.removesuffix(".gz")), path.with_name(f"{name}.gz")]
+    return [option for option in options if option.is_file() and option != path]
 
 
 _MOST_DEFLATED = 1040

@@ -1,28 +1,35 @@
 """Texts with labels: a CSV, TSV or JSONL table with a label column, or lines of a label, a space and a text.
 
 A folder is read where its files make a published split (`train.tsv` beside `dev.tsv`): one part at a time.
+A row may hold two texts in columns of their own, which are read as one with [SEP] between them.
 Labels are words; numbers are read as words too ("0", "1"). What is wrong with a file is said when it is opened, in one
 sentence with the line: a label that is missing, an empty line in the middle, a column that is not there, a label that
 hardly any two rows share. Nothing here knows about tokens, splits or models. A labelled set is held in memory.
 """
 
 import hashlib
+import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkv.data.config import DataConfig
 from qkv.data.sources.published import Published, given_inside, published
-from qkv.data.sources.reading import examine, read_lines, sniff
+from qkv.data.sources.reading import FileFacts, examine, read_lines, sniff
+from qkv.data.sources.receipt import Passed
 from qkv.data.sources.source import files_below, source_name
-from qkv.data.sources.tables import TableFormat, columns_of, is_table, numbered_rows, table_format
+from qkv.data.sources.tables import TableFormat, columns_of, is_table, numbered_rows, other_texts, table_format
 from qkv.errors import SourceError, missing_file, nearest
 from qkv.tokenizers.encoding import whole_characters
-from qkv.words import many
+from qkv.words import listed, many
 
-__all__ = ["LabelledTexts", "check_classes", "class_order", "read_labelled"]
+__all__ = ["PAIR", "LabelledTexts", "alike", "check_classes", "class_order", "read_labelled"]
+
+PAIR = " [SEP] "
+"""Between the two texts of a row."""
 
 LABEL_NAMES = "label labels class category target sentiment gold intent topic tag y".split()
 """Column names that mean a label, likeliest first."""
@@ -30,6 +37,8 @@ LABEL_NAMES = "label labels class category target sentiment gold intent topic ta
 MOST_BYTES = 1 << 30
 """Of a labelled file; a larger one is refused."""
 
+_NO_LABEL = ("", "nan", "<na>")
+"""What programs write for a label that is missing."""
 _LONELY = 0.05
 """Share of rows whose label no other row has, from which on a column (or first word) is no label."""
 
@@ -52,6 +61,14 @@ class LabelledTexts:
     """The line of its file that each ends on, from 1."""
     files: list[tuple[str, int]]
     """The files that were read, each with the number of its first text."""
+    facts: list[FileFacts]
+    """Of each of these."""
+    columns: Mapping[str, str]
+    """What each column is used for."""
+    n_blank: int
+    """Rows without text."""
+    passed: list[Passed]
+    """What of its folder is not read."""
     path: str
     """The file, or the folder of several, for messages."""
     note: str
@@ -72,18 +89,20 @@ def read_labelled(config: DataConfig, *, measured: bool = False) -> LabelledText
     folder without a published split.
     """
     path = _path(config)
-    parts = _parts(path, config) if path.is_dir() else None
+    passed: list[Passed] = []
+    parts = _parts(path, config, passed) if path.is_dir() else None
     paths = [path] if parts is None else list(parts.measured if measured else parts.train)
     facts = [examine(file) for file in paths]
     if (n_bytes := sum(each.n_bytes for each in facts)) > MOST_BYTES:
         raise SourceError(f"{str(path)!r} has {n_bytes:,} bytes; labelled texts may have {MOST_BYTES:,} at most")
-    texts, labels, numbers, files, found, n_empty = [], [], [], [], [], 0
+    texts, labels, numbers, files, found, columns, n_empty = [], [], [], [], [], {}, 0
     for file in paths:
-        rows, kind, note = _rows_of(file, config)
+        rows, kind, note, roles = _rows_of(file, config)
         found.append((kind, note))
+        columns |= roles
         files.append((str(file), len(texts)))
         for number, text, label in rows:
-            if not text.strip():
+            if not text.replace(PAIR, "", 1).strip():
                 n_empty += 1
                 continue
             numbers.append(number)
@@ -106,20 +125,58 @@ def read_labelled(config: DataConfig, *, measured: bool = False) -> LabelledText
         labels=labels,
         lines=numbers,
         files=files,
+        facts=facts,
+        columns=columns,
+        n_blank=n_empty,
+        passed=passed,
         path=str(paths[0] if len(paths) == 1 else path),
-        note=note + (f"; {many(n_empty, 'row')} without text left out" if n_empty else ""),
+        note="; ".join(
+            filter(None, (note, f"{many(n_empty, 'row')} without text left out" * bool(n_empty), alike(labels)))
+        ),
         published=parts,
     )
 
 
-def _rows_of(path: Path, config: DataConfig) -> tuple[Iterator[tuple[int, str, str]], str, str]:
-    """(line, text, label) of each row of a file, what kind of file it is, and how it is read."""
+def _rows_of(path: Path, config: DataConfig) -> tuple[Iterator[tuple[int, str, str]], str, str, dict[str, str]]:
+    """(line, text, label) of each row of a file, what kind of file it is, how it is read, and the role of each column.
+
+    Raises SourceError where a column of texts would not be read that nobody chose between.
+    """
     if is_table(path):
         layout, label = _columns(path, config)
-        note = f"text from column {layout.text!r}, labels from column {label!r}"
-        return _table_rows(path, layout, label), layout.kind, note
+        others = [] if config.text_column else other_texts(path, layout, label)
+        if others:
+            raise SourceError(
+                f"{str(path)!r} has {len(others) + 1} columns of text: {listed([layout.text, *others])}; name the one"
+                f" that is meant (--text-column {layout.text}), or two that are read together, with [SEP] between"
+                f" (--text-column {layout.text},{others[0]})"
+            )
+        text = f"column {layout.text!r}"
+        if layout.second:
+            text = f"columns {layout.text!r} and {layout.second!r}, with [SEP] between them,"
+        note = (
+            f"text from {text} labels from column {label!r}"
+            if layout.second
+            else f"text from {text}, labels from column {label!r}"
+        )
+        return _table_rows(path, layout, label), layout.kind, note, layout.roles(label)
     _no_columns(path, config)
-    return _line_rows(path), "lines", "a label, a space and a text on each line"
+    return _line_rows(path), "lines", "a label, a space and a text on each line", {}
+
+
+def alike(labels: Iterable[str]) -> str:
+    """What a person should know of labels that differ in case or in how a number is written only; else empty."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for label in sorted(set(labels)):
+        key = unicodedata.normalize("NFKC", label).casefold()
+        try:
+            value = float(key)
+            key = repr(value) if math.isfinite(value) else key
+        except ValueError:
+            pass
+        groups[key].append(label)
+    found = [listed([repr(label) for label in group]) for group in groups.values() if len(group) > 1]
+    return f"labels that are nearly the same are classes of their own: {'; '.join(found[:3])}" if found else ""
 
 
 def _check_alike(paths: Sequence[Path], found: Sequence[tuple[str, str]]) -> None:
@@ -130,12 +187,19 @@ def _check_alike(paths: Sequence[Path], found: Sequence[tuple[str, str]]) -> Non
             raise SourceError(f"{ways} are named for the same part and are read in different ways; name one of them")
 
 
-def _parts(folder: Path, config: DataConfig) -> Published:
+def _parts(folder: Path, config: DataConfig, passed: list[Passed]) -> Published:
     """The parts of a folder of labelled texts: of its tables where these make a split, else of its lines.
 
+    What is not read is put into `passed`.
     Raises SourceError for a folder without a published split.
     """
-    texts = [path for path in files_below(folder, []) if sniff(path) in ("text", "pointer")]
+    found = {path: sniff(path) for path in files_below(folder, passed)}
+    texts = [path for path, kind in found.items() if kind in ("text", "pointer")]
+    passed += [
+        Passed(path, "blank" if kind == "blank" else "not UTF-8 text")
+        for path, kind in found.items()
+        if path not in set(texts)
+    ]
     tables = [path for path in texts if is_table(path)]
     parts = published(folder, tables)
     if parts is not None:
@@ -147,7 +211,9 @@ def _parts(folder: Path, config: DataConfig) -> Published:
             f"{str(folder)!r} is a folder; labelled texts are read from one file, a table or lines, or from a folder"
             " with a file for training and another part by their names, such as train.tsv and dev.tsv"
         )
-    return parts.without(given_inside(folder, config.val, texts, parts))
+    parts = parts.without(given_inside(folder, config.val, texts, parts))
+    passed += parts.passed(read_validation=not config.val)
+    return parts
 
 
 def class_order(labels: Sequence[str]) -> tuple[str, ...]:
@@ -178,13 +244,14 @@ def _columns(path: Path, config: DataConfig) -> tuple[TableFormat, str]:
     """How the table is laid out, and its label column. Raises SourceError that lists the columns there are."""
     asked = config.label_column
     columns = columns_of(path, config.text_column, asked)
+    texts = (config.text_column, *config.text_column.split(","))
     there = f"columns of {str(path)!r}: {', '.join(filter(None, columns)) or 'none'}"
     if asked and asked not in columns:
         close = nearest(asked, columns, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise SourceError(f"there is no column {asked!r} ({there}){hint}")
     layout = table_format(path, config.text_column, asked)
-    others = [name for name in columns if name != config.text_column]
+    others = [name for name in columns if name not in texts]
     by_name = [name for wanted in LABEL_NAMES for name in others if name.lower() == wanted]
     if not (asked or by_name) and len(columns) == 2:
         by_name = [name for name in columns if name != layout.text]
@@ -195,7 +262,7 @@ def _columns(path: Path, config: DataConfig) -> tuple[TableFormat, str]:
         raise SourceError(
             f"{str(path)!r} has {columns.count(label)} columns called {label!r}; give them names that differ"
         )
-    if label == config.text_column:
+    if label in (layout.text if config.text_column else "", layout.second):
         raise SourceError(f"--text-column and --label-column are both {label!r} ({there})")
     return (layout if layout.text != label else table_format(path, config.text_column, label)), label
 
@@ -217,19 +284,23 @@ def _table_rows(path: Path, layout: TableFormat, label: str) -> Iterator[tuple[i
             blank = blank or number
             continue
         _no_blank(path, blank)
-        text, value = row.get(layout.text), row.get(label)
-        if value is None or not str(value).strip():
+        value = row.get(label)
+        if value is None or str(value).strip().lower() in _NO_LABEL:
+            told = f"the label {str(value)!r}, which means none" if str(value or "").strip() else "no label"
             raise SourceError(
-                f"{str(path)!r} line {number} has no label (column {label!r}); give every row one, or take it out"
+                f"{str(path)!r} line {number} has {told} (column {label!r}); give every row one, or take it out"
             )
-        if text is not None and not isinstance(text, str):
-            raise SourceError(f"{str(path)!r} line {number}: {layout.text!r} is {type(text).__name__}; expected text")
+        texts = [row.get(name) for name in (layout.text, layout.second) if name]
+        texts = ["" if text is None or text != text else text for text in texts]
+        for text, name in zip(texts, (layout.text, layout.second), strict=False):
+            if not isinstance(text, str):
+                raise SourceError(f"{str(path)!r} line {number}: {name!r} is {type(text).__name__}; expected text")
         if not isinstance(value, str | int | float):
             raise SourceError(
                 f"{str(path)!r} line {number}: label {label!r} is {type(value).__name__}; expected a word or a number"
             )
         name = str(value).lower() if isinstance(value, bool) else str(value).strip()
-        yield number, whole_characters(text or ""), whole_characters(name)
+        yield number, whole_characters(PAIR.join(map(str, texts))), whole_characters(name)
 
 
 def _line_rows(path: Path) -> Iterator[tuple[int, str, str]]:

@@ -12,20 +12,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from qkv.data.config import DataConfig
 from qkv.data.corpus import DEFAULT_KIND, is_file_of_tokenizer
 from qkv.data.dataset import DataSet
-from qkv.data.sources.reading import examine, read_lines
-from qkv.data.sources.source import Source, as_documents, source_name, whole_documents
+from qkv.data.sources.reading import FileFacts, examine, read_lines
+from qkv.data.sources.receipt import ReadFile, Receipt, Rows, make_receipt
+from qkv.data.sources.source import Source, SourceFile, as_documents, source_name, whole_documents
 from qkv.data.split import Part, Split, repeated, split_source
 from qkv.errors import SourceError, missing_file
 from qkv.tokenizers.fitting import FITTED_SAMPLE
 from qkv.tokenizers.tokenizer import Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
 from qkv.tokenizers.tokens import Tokens, n_utf8
-from qkv.words import plural
+from qkv.words import many, plural
 
 __all__ = [
     "ARROW",
@@ -100,7 +102,7 @@ class PairCorpus(DataSet):
     def lines(self, part: str) -> tuple[list[str], list[str]]:
         """The pairs of "train" or "val" as text, both sides filled."""
         split = self.split()
-        found, _ = _lines(split.train if part == "train" else split.val)
+        found = _lines(split.train if part == "train" else split.val).pairs
         return [left for left, _ in found], [right for _, right in found]
 
 
@@ -154,8 +156,8 @@ def load_pairs(config: DataConfig) -> PairCorpus:
     def split() -> Split:
         return split_source(source, val, cut=False)
 
-    train, train_empty = _lines(split().train)
-    held, held_empty = _lines(split().val)
+    sides = [_lines(part) for part in (split().train, split().val)]
+    train, held = (side.pairs for side in sides)
     least = 1 if config.val else _FEWEST
     if len(train) < least or not held:
         raise SourceError(
@@ -164,7 +166,7 @@ def load_pairs(config: DataConfig) -> PairCorpus:
         )
     tokenizer = _tokenizer(config, train)
     revision = split().revision
-    empty, known = train_empty + held_empty, set(train) if config.val else set()
+    empty, known = sum(side.n_empty for side in sides), set(train) if config.val else set()
     notes = [f"{empty} {plural(empty, 'pair')} with an empty side left out"] if empty else []
     notes.append(repeated(sum(pair in known for pair in held), len(held), "validation pairs"))
     return PairCorpus(
@@ -180,8 +182,24 @@ def load_pairs(config: DataConfig) -> PairCorpus:
         val=_tokens(held, tokenizer),
         rule=split().rule.replace("documents", "pairs"),
         note="; ".join(filter(None, notes)),
+        receipt=_receipt(source, val, *sides),
         split=split,
     )
+
+
+def _receipt(source: Source, val: Source | None, train: "_Lines", held: "_Lines") -> Receipt:
+    """What became of both files of a source, and of both that it is validated on where these are others."""
+    none = [0, 0]
+    sides = [(source, train.n_bytes, held.n_bytes if val is None else none)]
+    sides += [(val, none, held.n_bytes)] if val is not None else []
+    n_empty = train.n_empty + held.n_empty
+    rest, read = "line ends" + " and pairs with an empty side" * bool(n_empty), []
+    for side, *counts in sides:
+        for file, n_train, n_val in zip(side.files, *counts, strict=True):
+            losses = {"byte order mark": file.n_raw - file.n_bytes, rest: file.n_bytes - n_train - n_val}
+            read.append((ReadFile(file.path, losses), n_train, n_val))
+    why = f"{many(n_empty, 'pair')} with an empty side" if n_empty else ""
+    return make_receipt(read, rows=Rows(read=len(train.pairs) + len(held.pairs), left_out=n_empty, why=why))
 
 
 def line_of(text: str) -> str:
@@ -233,7 +251,12 @@ def _pair_source(text: str) -> Source:
         sha256=_digest(*(f.sha256 for f in facts)),
         n_bytes=sum(f.n_bytes for f in facts),
         read=as_documents(documents),
+        files=tuple(_file(path, each) for path, each in zip(paths, facts, strict=True)),
     )
+
+
+def _file(path: Path, facts: FileFacts) -> SourceFile:
+    return SourceFile(path=path, n_bytes=facts.n_bytes, n_raw=facts.n_raw)
 
 
 def _file_lines(path: Path) -> Iterator[str]:
@@ -241,16 +264,27 @@ def _file_lines(path: Path) -> Iterator[str]:
     return (line.removesuffix("\n").removesuffix("\r") for line in read_lines(path))
 
 
-def _lines(part: Part) -> tuple[list[tuple[str, str]], int]:
-    """(pairs with both sides filled, how many were left out)."""
-    found, empty = [], 0
+class _Lines(NamedTuple):
+    """The pairs of a part."""
+
+    pairs: list[tuple[str, str]]
+    """Those with both sides filled."""
+    n_empty: int
+    """How many were left out."""
+    n_bytes: list[int]
+    """UTF-8 bytes of the left and of the right lines of `pairs`, as they lie in the files."""
+
+
+def _lines(part: Part) -> _Lines:
+    found, empty, n_bytes = [], 0, [0, 0]
     for document in whole_documents(part.read()):
-        left, _, right = document.partition("\n")
-        if left.strip() and right.strip():
-            found.append((line_of(left), line_of(right)))
+        sides = document.split("\n", 1)
+        if all(map(str.strip, sides)):
+            found.append((line_of(sides[0]), line_of(sides[1])))
+            n_bytes = [n + n_utf8((side,)) for n, side in zip(n_bytes, sides, strict=True)]
         else:
             empty += 1
-    return found, empty
+    return _Lines(found, empty, n_bytes)
 
 
 def _tokenizer(config: DataConfig, train: list[tuple[str, str]]) -> Tokenizer:

@@ -11,9 +11,10 @@ the first is trained on.
 """
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ _AHEAD = 2
 """Batches of documents that may be read before they are sketched."""
 MOST_SKETCHED = 2_000_000
 """Beyond this many documents only equal ones (letters and digits) are kept together. At its peak a split takes about
-190 bytes for each document up to here (380 MB in all) and 95 for each beyond."""
+200 bytes for each document up to here (400 MB in all) and 105 for each beyond."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,10 @@ class Split:
     """One sentence for the report."""
     many_documents: bool
     """Whether ends of documents are marked by a token of their own."""
+    copies: Mapping[int, int] = field(default_factory=dict)
+    """Bytes of near-copies that are in neither part, by the number of their file."""
+    n_copies: int = 0
+    """How many documents these are."""
     revision: int = 1
     """2 where version 1 of these rules split the same documents otherwise; so a run that was begun under it is told."""
 
@@ -130,12 +135,14 @@ class _Survey:
     """int64 [n]"""
     n_chars: np.ndarray
     """int64 [n]"""
+    files: np.ndarray
+    """int64 [n]: the number of the file of each."""
     sketches: Sketches
 
 
 def _survey(source: Source) -> _Survey:
     """Sizes and sketches of all documents; a long document is sketched by its beginning."""
-    sizes = array("q")  # bytes and characters of each document in turn
+    sizes = array("q")  # bytes, characters and file of each document in turn
     sketches: list[Future[Sketches]] = []
     heads: list[str] = []
     waiting = 0
@@ -147,16 +154,16 @@ def _survey(source: Source) -> _Survey:
             nonlocal heads, waiting
             if len(sketches) >= _AHEAD:
                 sketches[-_AHEAD].result()
-            sketches.append(pool.submit(sketch, heads, compare=len(sizes) <= 2 * MOST_SKETCHED))
+            sketches.append(pool.submit(sketch, heads, compare=len(sizes) <= 3 * MOST_SKETCHED))
             heads, waiting = [], 0
 
-        for text, ends in source.chunks():
+        for text, ends, file in source.chunks():
             if not n_chars:
                 head = text[: 1 << 17]
             n_chars += len(text)
             n_bytes += n_utf8((text,))
             if ends:
-                sizes.extend((n_bytes, n_chars))
+                sizes.extend((n_bytes, n_chars, file))
                 heads.append(head)
                 waiting += len(head)
                 n_bytes = n_chars = 0
@@ -165,12 +172,13 @@ def _survey(source: Source) -> _Survey:
         if heads:
             flush()
         found = [each.result() for each in sketches]
-    table = np.array(sizes, dtype=np.int64).reshape(-1, 2)
+    table = np.array(sizes, dtype=np.int64).reshape(-1, 3)
     if not len(table):
         raise SourceError(f"{source.name!r} holds no text")
     return _Survey(
         n_bytes=table[:, 0],
         n_chars=table[:, 1],
+        files=table[:, 2],
         sketches=Sketches(
             keys=np.concatenate([part.keys for part in found]), bins=np.concatenate([part.bins for part in found])
         ),
@@ -250,11 +258,16 @@ def _split_tails(source: Source, survey: _Survey, group: np.ndarray, drawn_befor
         else ""
     )
     each = f"each of {n:,} documents" if n > 1 else "the longest document"
+    copies = Counter[int]()
+    for file, n_bytes in zip(survey.files[~used].tolist(), survey.n_bytes[~used].tolist(), strict=True):
+        copies[file] += n_bytes
     return Split(
         train=Part(read=lambda: _heads(source, cuts, used), n_bytes=total - val_bytes),
         val=Part(read=lambda: _tails(source, cuts, used), n_bytes=val_bytes),
         rule=f"the last {100 * share:.2g}% of {each} for validation" + left_out,
         many_documents=True,
+        copies=copies,
+        n_copies=n_copies,
         revision=2 if n_copies or drawn_before else 1,
     )
 
@@ -270,10 +283,10 @@ def _longest(n_chars: np.ndarray, group: np.ndarray) -> np.ndarray:
 def _heads(source: Source, cuts: np.ndarray, wanted: np.ndarray) -> Iterator[Chunk]:
     """Characters 0 to cuts[i] of each wanted document i."""
     number = seen = 0
-    for text, ends in source.chunks():
+    for text, ends, file in source.chunks():
         room = int(cuts[number]) - seen
         if wanted[number] and room > 0:
-            yield Chunk(text[:room], ends or room <= len(text))
+            yield Chunk(text[:room], ends or room <= len(text), file)
         seen += len(text)
         if ends:
             number, seen = number + 1, 0
@@ -282,10 +295,10 @@ def _heads(source: Source, cuts: np.ndarray, wanted: np.ndarray) -> Iterator[Chu
 def _tails(source: Source, cuts: np.ndarray, wanted: np.ndarray) -> Iterator[Chunk]:
     """Characters cuts[i] onwards of each wanted document i."""
     number = seen = 0
-    for text, ends in source.chunks():
+    for text, ends, file in source.chunks():
         tail = text[max(int(cuts[number]) - seen, 0) :]
         if wanted[number] and (tail or ends):
-            yield Chunk(tail, ends)
+            yield Chunk(tail, ends, file)
         seen += len(text)
         if ends:
             number, seen = number + 1, 0

@@ -49,7 +49,7 @@ Progress = Callable[[int], None]
 def whole_words(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     """The same text with cuts inside a document moved back to where a word begins."""
     carry = ""
-    for text, ends in chunks:
+    for text, ends, file in chunks:
         text, carry = carry + text, ""
         if not ends:
             tail = max(len(text) - 4096, 0)
@@ -59,7 +59,7 @@ def whole_words(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
             elif len(text) < _LONGEST_CARRY:
                 carry = text
                 continue
-        yield Chunk(text, ends)
+        yield Chunk(text, ends, file)
 
 
 @dataclass

@@ -1,11 +1,12 @@
 """A run's data, read again: what it was trained on, to the byte and to the token, or other data under its tokenizer."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 from qkv.data.config import DataConfig, whole_source
 from qkv.data.sources.source import columns_in
-from qkv.errors import RunFolderError
+from qkv.errors import ConfigError, RunFolderError, typed
 from qkv.folder.run_folder import RunFolder, read_json
 from qkv.folder.verified import check_file
 from qkv.recipe.config import RunConfig
@@ -15,20 +16,28 @@ from qkv.tasks import Data, find_task
 __all__ = ["data_of", "kept_data", "same_data"]
 
 
-def data_of(folder: RunFolder, config: RunConfig, source: str, cache: Path | None) -> Data:
+def data_of(
+    folder: RunFolder, config: RunConfig, source: str, cache: Path | None, given: Mapping[str, str] | None = None
+) -> Data:
     """The data of a run, or those of `source`, all for validation, under its tokenizer and classes.
 
-    Raises RunFolderError where its own data have changed since, SourceError for what cannot be read.
+    `given` are the columns (text_column, label_column) of `source`, where they have other names than in the run's data.
+
+    Raises ConfigError where they are given without `source`, RunFolderError where the run's own data have changed
+    since, SourceError for what cannot be read.
     """
     task = find_task(config.task)
     if not source:
+        if given:
+            option = next(iter(given)).replace("_", "-")
+            raise ConfigError(f"--{option} is for another source; name it: qkv eval {typed(folder.path)} SOURCE")
         own = task.load(kept_data(folder, config), cache=cache)
         same_data(folder, config, own)
         return own
     whole = whole_source(source)
     columns = {name: getattr(config.data, name) for name in ("text_column", "label_column")}
     asked = [name for name in columns.values() if name]
-    there = columns_in(Path(whole), *columns.values()) if asked else ()  # if they have other names, they are found anew
+    there = columns_in(Path(whole), *columns.values()) if asked else ()  # if they have other names, they are found
     other = dataclasses.replace(
         config.data,
         source=whole,
@@ -37,9 +46,14 @@ def data_of(folder: RunFolder, config: RunConfig, source: str, cache: Path | Non
         vocab=0,
         classes=config.model.classes,
         pixels=(patches.channels, patches.height, patches.width) if (patches := config.model.patches) else (),
-        **{name: column if column in there else "" for name, column in columns.items()},
+        **{name: column if _all_in(column, there) else "" for name, column in columns.items()} | dict(given or {}),
     )
     return task.load(other, cache=cache)
+
+
+def _all_in(column: str, there: tuple[str, ...]) -> bool:
+    """Whether a column is there, or both of two with a comma between."""
+    return column in there or ("," in column and all(one.strip() in there for one in column.split(",")))
 
 
 def kept_data(folder: RunFolder, config: RunConfig) -> DataConfig:

@@ -132,6 +132,8 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
         config, corpus = _agreed(config, corpus, cache, ranks)
         parts = _assembled(config, corpus, ranks)
         listening.say(_announcement(parts))
+        if receipt := corpus.receipt.told():
+            listening.say(receipt)
         if config.watch not in LEVELS:
             parts, sentence = with_affordable_watching(parts, ranks)
             config = parts.config
@@ -358,6 +360,7 @@ class _Session:
         self.folder.seal(
             machine_facts(config)
             | {"data": {"name": corpus.name, "sha256": corpus.sha256, "split": corpus.rule}}
+            | {"receipt": corpus.receipt.as_json()}
             | {"parent": config.from_run, "summary": facts, "null": null}
         )
 

@@ -85,6 +85,11 @@ UNUSED = (
         why="--task {task}, which reads its data whole",
     ),
     Unused(
+        settings=("data.document_end",),
+        when=lambda c: c.data.document_end and c.model.kind not in _PLAIN_TEXT,
+        why="--task {task}, whose texts are not cut into documents",
+    ),
+    Unused(
         settings=("data.classes",),
         when=lambda c: c.data.classes and not c.model.classes,
         why="--task {task}, which tells no classes",

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.data.config import DataConfig, LabelledOptions
-from qkv.data.examples import Examples, Labelled, load_examples
+from qkv.data.examples import Examples, Labelled, encode_texts, is_pairs, load_examples
 from qkv.data.packing import pack_rows
 from qkv.errors import ConfigError
 from qkv.models.embedding import pool
@@ -62,6 +62,8 @@ class Classify(Task[Examples, TextClassifier]):
     """Probability with which a token is left out of a training text; one token always stays."""
     disturbed: float = 0.2
     """Probability with which a training text gets a class drawn evenly from all instead of its own."""
+    pairs: bool = False
+    """Whether each text is two, with [SEP] between them."""
     teachers: Callable[[Batch], Tensor] | None = field(default=None, repr=False, compare=False)
     """Gives the probabilities [n_texts, n_classes] that a training batch is to be answered with; None: its classes."""
     joined: float = 0.0
@@ -99,7 +101,9 @@ class Classify(Task[Examples, TextClassifier]):
     def with_settings(self, config: DataConfig) -> Self:
         """With the options of labelled texts."""
         options = config.labels or LabelledOptions()
-        return dataclasses.replace(self, word_dropout=options.word_dropout, disturbed=options.disturbed)
+        return dataclasses.replace(
+            self, word_dropout=options.word_dropout, disturbed=options.disturbed, pairs=is_pairs(config)
+        )
 
     def load(self, config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> Examples:
         """By `qkv.data.examples.load_examples`."""
@@ -249,7 +253,7 @@ class Classify(Task[Examples, TextClassifier]):
         """The probability of each class for each text: float32 [n_texts, n_classes]."""
         device, found = next(model.parameters()).device, [np.zeros((0, len(model.config.classes)), dtype=np.float32)]
         for first in range(0, len(texts), _PREDICTED):
-            part = [tokenizer.encode(text) for text in texts[first : first + _PREDICTED]]
+            part = [encode_texts(tokenizer, [text], self.pairs)[0] for text in texts[first : first + _PREDICTED]]
             part = [np.asarray(ids if len(ids) else [tokenizer.unknown_id or 0])[: model.sizes.n_ctx] for ids in part]
             lengths = np.array([len(ids) for ids in part])
             batch = _batch(np.concatenate(part), lengths, np.zeros(len(part), dtype=np.int64), model.sizes.n_ctx)

@@ -9,6 +9,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from qkv.data.config import DataConfig
+    from qkv.data.sources.receipt import Receipt
     from qkv.models.layout import Patches, Sizes
     from qkv.models.zoo import Model
     from qkv.tokenizers.tokenizer import Tokenizer
@@ -45,6 +46,11 @@ class Data(Protocol):
     @property
     def n_train(self) -> int:
         """How much there is to train on, in what the task's size law counts (tokens, texts, pairs, images)."""
+        ...
+
+    @property
+    def receipt(self) -> "Receipt":
+        """What became of every file, row, column and class of what was read."""
         ...
 
     def describe(self) -> str:

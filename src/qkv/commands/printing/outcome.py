@@ -81,7 +81,7 @@ def loss_rows(summary: JsonMapping, task: "Task") -> list[tuple[str, str, str, s
     """The run among the baselines, worst first: name, nats per target, the task's metric, how it stands by the run."""
     own = _Figures("this model", summary["val_loss"], summary.get(task.metric))
     others = _baselines(summary, task)
-    rows = [(own, ""), *((other, _MARKS[_stands(summary, other, task)]) for other in others)]
+    rows = [(own, ""), *((other, _mark(summary, other, task)) for other in others)]
     rows.sort(key=lambda row: row[0].rank(task))
     return [(row.name, _or_empty(row.nats), _or_empty(row.metric), mark) for row, mark in rows]
 
@@ -101,6 +101,19 @@ class _Figures(NamedTuple):
 
 
 _MARKS: "dict[Standing, str]" = {"better": "beaten", "level": "no clear difference", "worse": "not beaten"}
+
+
+def _mark(summary: JsonMapping, other: _Figures, task: "Task") -> str:
+    stands = _stands(summary, other, task)
+    if stands == "better" and _has_lower_loss(summary, other, task):
+        return f"beaten in {task.metric.replace('_', ' ')}, not in loss"
+    return _MARKS[stands]
+
+
+def _has_lower_loss(summary: JsonMapping, other: _Figures, task: "Task") -> bool:
+    """Whether a baseline has the lower loss, where the task is judged by another figure."""
+    by_metric = task.judged and other.metric is not None
+    return by_metric and other.nats is not None and other.nats < summary["val_loss"]
 
 
 def _stands(summary: JsonMapping, other: _Figures, task: "Task") -> "Standing":
@@ -140,6 +153,13 @@ def _verdict(summary: JsonMapping, task: "Task") -> str:
     by_metric = task.judged and best.metric is not None
     size = f"{task.metric} {_or_empty(best.metric)}" if by_metric else f"{_or_empty(best.nats)} nats"
     stands = _stands(summary, best, task)
+    lower = [one for one in found if _has_lower_loss(summary, one, task)]
+    if stands == "better" and lower:
+        least = min(lower, key=lambda one: one.nats or 0.0)
+        return (
+            f"Better than every baseline in {task.metric.replace('_', ' ')}, but not in loss:"
+            f" {least.name.split(' (')[0]} has {_or_empty(least.nats)} nats."
+        )
     if stands == "better":
         return f"Better than every baseline; the nearest is the {name} with {size}."
     if stands == "level":

@@ -1,10 +1,10 @@
 """Image files by Pillow (extra `image`): a folder for each class, or single files that somebody asks about.
 
 All images come out with one size and one number of channels. Grey stays grey where every file is; a transparent pixel
-lies on black. Files whose shape differs are scaled until they cover the common size, and what juts out is cut off
-evenly. Animations are their first picture. Grey of 16 bits is brought to 8; grey without a known white (real numbers,
-32 bits) is refused. Nothing is executed or unpickled, no other program is started, and a file that claims to be larger
-than Pillow's limit is refused.
+lies on black. A photo lies upright, as its EXIF orientation says. Files whose shape differs are scaled until they cover
+the common size, and what juts out is cut off evenly. Animations are their first picture. Grey of 16 bits is brought to
+8; grey without a known white (real numbers, 32 bits) is refused. Nothing is executed or unpickled, no other program is
+started, and a file that claims to be larger than Pillow's limit is refused.
 """
 
 import contextlib
@@ -14,21 +14,38 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from qkv.data.sources.reading import unreadable
+from qkv.data.sources.receipt import Passed
 from qkv.errors import MissingExtra, QkvError, SourceError
 from qkv.installing import install
 from qkv.signatures import signature_of_file
+from qkv.words import many, some
 
-__all__ = ["CLASS_SUFFIXES", "class_folders", "file_hash", "listed", "read_classes", "read_pictures"]
+__all__ = [
+    "CLASS_SUFFIXES",
+    "ClassFiles",
+    "class_folders",
+    "file_hash",
+    "image_files",
+    "listed",
+    "read_classes",
+    "read_pictures",
+]
 
 _FORMATS = {
     ".png": "PNG",
     ".jpg": "JPEG",
     ".jpeg": "JPEG",
+    ".jpe": "JPEG",
+    ".jfif": "JPEG",
+    ".jp2": "JPEG2000",
+    ".j2k": "JPEG2000",
+    ".avif": "AVIF",
+    ".qoi": "QOI",
     ".bmp": "BMP",
     ".gif": "GIF",
     ".webp": "WEBP",
@@ -46,31 +63,58 @@ CLASS_SUFFIXES = frozenset(_FORMATS)
 _LONGEST_SIDE = 64
 """Of images for which no size was asked: beyond it a processor would be busy for hours."""
 _MOST_BYTES = 4 << 30
+_WORDS = frozenset((".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".html", ".yaml", ".yml", ".toml", ".py"))
+"""How names of files end that lie beside images and are none."""
 _GREY = frozenset({"1", "L", "LA", "I", "F"})
+_ORIENTATION = 0x0112
+"""The EXIF tag; from 5 on width and height change places."""
 _UP_TO_65535 = frozenset({"PNG", "PPM"})
 """Formats whose whole numbers (mode I) are of 16 bits."""
 
 
 def class_folders(folder: Path) -> list[Path]:
     """The folders in it that hold image files, by name."""
-    return [inner for inner in listed(folder) if inner.is_dir() and _files(inner)]
+    return [inner for inner in listed(folder) if inner.is_dir() and image_files(inner)]
 
 
-def read_classes(folder: Path, size: int, shape: tuple[int, ...] | None) -> tuple[np.ndarray, np.ndarray, str, str]:
-    """(pixels uint8 [n, channels, height, width], the class of each [n], sha256 of names and bytes, a note).
+class ClassFiles(NamedTuple):
+    """What a folder of classes holds."""
+
+    pixels: np.ndarray
+    """uint8 [n, channels, height, width]"""
+    names: np.ndarray
+    """The class of each image, [n]."""
+    files: list[Path]
+    """The file of each."""
+    passed: list[Passed]
+    """What lies in the folder and is not read."""
+    sha256: str
+    """Of names and bytes."""
+    note: str
+
+
+def read_classes(folder: Path, size: int, shape: tuple[int, ...] | None) -> ClassFiles:
+    """All images of a folder with a folder for each class.
 
     Without `shape` (channels, height, width) the most frequent size counts, brought to a longer side of `size`, or of
     at most 64.
 
-    Raises SourceError for a folder without classes or a file that cannot be read, MissingExtra without Pillow.
+    Raises SourceError for a folder without classes, a class of which no file can be read, or a file that is damaged;
+    MissingExtra without Pillow.
     """
     folders = class_folders(folder)
     if not folders:
+        known = next(((file, known) for file in listed(folder) if (known := signature_of_file(file))), None)
+        if known:
+            raise SourceError(
+                f"{str(folder)!r} holds no images that can be read; {known[0].name} is {known[1].told(known[0])}"
+            )
         raise SourceError(
             f"{str(folder)!r} holds no images that can be read; expected an IDX file (NAME-images-idx3-ubyte),"
             f" or a folder for each class with files such as .png or .jpg"
         )
-    files = [(file, inner.name) for inner in folders for file in _files(inner)]
+    passed = _unread(folder, folders)
+    files = [(file, inner.name) for inner in folders for file in image_files(inner)]
     digest = hashlib.sha256()
     for file, name in files:
         digest.update(f"{name}/{file.name}\0".encode("utf-8", "surrogateescape"))
@@ -78,13 +122,54 @@ def read_classes(folder: Path, size: int, shape: tuple[int, ...] | None) -> tupl
     note = ""
     if shape is None:
         shape, note = _survey([file for file, _ in files], size)
+    note = "; ".join(filter(None, (note, _told(passed))))
     needed = len(files) * int(np.prod(shape))
     if needed > _MOST_BYTES:
         raise SourceError(
             f"{len(files):,} images of {shape[2]} x {shape[1]} pixels are {needed / 2**30:.1f} GiB; expected at most 4"
         )
-    pixels = read_pictures([file for file, _ in files], shape)
-    return pixels, np.array([name for _, name in files]), digest.hexdigest(), note
+    paths = [file for file, _ in files]
+    names = np.array([name for _, name in files])
+    return ClassFiles(read_pictures(paths, shape), names, paths, passed, digest.hexdigest(), note)
+
+
+def _unread(folder: Path, classes: list[Path]) -> list[Passed]:
+    """What lies in a folder of classes and is not read.
+
+    Raises SourceError for a folder beside the classes that holds files, none of which can be read, or nothing at all.
+    """
+    passed: list[Passed] = []
+    for inner in sorted(path for path in folder.iterdir() if path not in classes):
+        if inner.name.startswith("."):
+            passed.append(Passed(inner, "hidden"))
+        elif not inner.is_dir():
+            passed.append(Passed(inner, "in the folder of no class"))
+        else:
+            endings = Counter(file.suffix.lower() for file in listed(inner) if file.is_file())
+            if not endings or set(endings) - _WORDS:
+                what = f"{many(sum(endings.values()), 'file')} ({', '.join(sorted(endings))})" if endings else "no file"
+                raise SourceError(
+                    f"the class {inner.name!r} of {str(folder)!r} would vanish: it holds {what}, and none that can be"
+                    f" read as an image; convert them to .png, or take the folder out"
+                )
+            passed.append(Passed(inner, "a folder without images"))
+    for inner in classes:
+        read = set(image_files(inner))
+        for path in sorted(path for path in inner.iterdir() if path not in read):
+            kind = "hidden" if path.name.startswith(".") else "a folder inside a class" if path.is_dir() else ""
+            passed.append(Passed(path, kind or "no image file by its name"))
+    return passed
+
+
+def _told(passed: list[Passed]) -> str:
+    """What of a folder of classes is not read and may be meant as an image, by class and ending; else empty."""
+    counts = Counter(
+        (one.path.parent.name, one.path.suffix.lower() or one.why)
+        for one in passed
+        if one.why != "hidden" and one.path.suffix.lower() not in _WORDS
+    )
+    found = [f"{n:,} of {name!r} ({ending})" for (name, ending), n in counts.items()]
+    return f"not read: {some(found, 6)}" if found else ""
 
 
 def read_pictures(files: Sequence[Path], shape: tuple[int, ...]) -> np.ndarray:
@@ -96,7 +181,7 @@ def read_pictures(files: Sequence[Path], shape: tuple[int, ...]) -> np.ndarray:
     out = np.empty((len(files), channels, height, width), np.uint8)
     for i, file in enumerate(files):
         with _opened(file) as image:
-            image = _of_8_bits(image, file)
+            image = _of_8_bits(_upright(image), file)
             if "A" in image.getbands() or "transparency" in image.info:
                 image = _on_black(image)
             image = image.convert("L" if channels == 1 else "RGB")
@@ -106,8 +191,16 @@ def read_pictures(files: Sequence[Path], shape: tuple[int, ...]) -> np.ndarray:
     return out
 
 
-def _files(folder: Path) -> list[Path]:
+def image_files(folder: Path) -> list[Path]:
+    """The image files that lie in a folder, by name."""
     return [file for file in listed(folder) if file.suffix.lower() in CLASS_SUFFIXES and file.is_file()]
+
+
+def _formats() -> list[str]:
+    """Pillow's names of the formats that are read, as far as this version of it has them."""
+    library = _pillow()
+    library.init()
+    return [name for name in dict.fromkeys(_FORMATS.values()) if name in library.OPEN]
 
 
 def listed(folder: Path) -> list[Path]:
@@ -133,7 +226,9 @@ def _survey(files: Sequence[Path], size: int) -> tuple[tuple[int, int, int], str
     grey = True
     for file in files:
         with _opened(file) as image:
-            sizes[image.size] += 1
+            knows = image.format != "PNG" or "exif" in image.info  # else it would be decoded to look for it
+            lies = knows and image.getexif().get(_ORIENTATION, 1) >= 5
+            sizes[image.size[::-1] if lies else image.size] += 1
             grey = grey and (image.mode in _GREY or image.mode.startswith("I;"))
     (width, height), n = max(sizes.items(), key=lambda item: (item[1], item[0]))
     longest = size or min(_LONGEST_SIDE, max(width, height))
@@ -163,7 +258,7 @@ def _opened(file: Path) -> Iterator[Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a decoder mends is in the picture, or ends in an error
             warnings.simplefilter("error", library.DecompressionBombWarning)
-            with library.open(file, formats=tuple(dict.fromkeys(_FORMATS.values()))) as image:
+            with library.open(file, formats=_formats()) as image:
                 yield image
     except QkvError:
         raise
@@ -180,7 +275,7 @@ def _refused(file: Path, error: Exception) -> SourceError:
         reason = f"it claims more than {library.MAX_IMAGE_PIXELS:,} pixels"
     elif isinstance(error, library.UnidentifiedImageError):
         known = signature_of_file(file)
-        *formats, last = dict.fromkeys(_FORMATS.values())
+        *formats, last = _formats()
         reason = f"it is {known.what}" if known else "it is of no kind that is known, or damaged at its beginning"
         reason += f"; expected {', '.join(formats)} or {last}"
     else:
@@ -204,6 +299,16 @@ def _of_8_bits(image: Any, file: Path) -> Any:
     values = np.asarray(image).astype(np.int64)
     values[values == image.info.get("transparency", -1)] = 0  # on black
     return _pillow().fromarray(((values + 128) // 257).astype(np.uint8))
+
+
+def _upright(image: Any) -> Any:
+    """The image as it is looked at: turned and mirrored as its EXIF orientation says."""
+    from PIL import ImageOps
+
+    turned = ImageOps.exif_transpose(image)
+    if turned is not image:
+        turned.format = image.format
+    return turned
 
 
 def _on_black(image: Any) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from qkv.data.sources.receipt import Passed
 from qkv.errors import SourceError
 
 __all__ = ["Published", "Role", "given_inside", "named", "published", "role_of"]
@@ -70,6 +71,15 @@ class Published:
     def measured_name(self) -> str:
         """The part of `measured` in words."""
         return self._named(self.measured)
+
+    def passed(self, *, read_validation: bool) -> list[Passed]:
+        """What of it is not read; its validation part neither, where another source is given for that."""
+        unread = () if read_validation else self.validation
+        return [
+            *(Passed(path, "left alone for the test", is_test=True) for path in self.test),
+            *(Passed(path, "the validation part, in place of which --val is used") for path in unread),
+            *(Passed(path, "no part of the published split") for path in self.others),
+        ]
 
     def without(self, files: Collection[Path]) -> "Published":
         """The same parts without these files, which are used otherwise."""

@@ -1,37 +1,51 @@
-"""Files as streams of checked UTF-8 text, a block at a time, gzipped or not.
+"""Files as streams of checked UTF-8 text, a block at a time, compressed (.gz, .zst) or not.
 
 Everything that is wrong with a file as text is found here and said in one sentence: missing, a folder where a file was
-meant, not readable, empty, binary, not UTF-8 (with the byte where it stops being so), a broken gzip. Nothing here knows
-about documents, tables or tokens.
+meant, not readable, empty, binary, annotated, not UTF-8 (with the byte where it stops being so), or compressed and cut
+off. Nothing here knows about documents, tables or tokens.
 """
 
 import codecs
 import gzip
 import hashlib
+import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from qkv.errors import SourceError, missing_file, typed
-from qkv.signatures import HEAD, is_pointer, refuse_pointer, signature_of, signature_of_file
+from qkv.errors import MissingExtra, SourceError, missing_file, typed
+from qkv.installing import install
+from qkv.signatures import HEAD, annotation, is_pointer, refuse_pointer, signature_of, signature_of_file
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 __all__ = [
     "FileFacts",
     "binary_file",
     "character_start",
     "examine",
+    "is_parquet",
     "open_bytes",
+    "parquet_rows",
+    "plain_name",
     "read_lines",
     "read_text",
+    "size_of",
     "sniff",
     "unreadable",
 ]
 
 BLOCK = 1 << 20
 """Bytes read at a time."""
+PACKED = (".gz", ".zst")
+"""How the name of a compressed file ends."""
+MARKS = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>")
+"""What other programs write where a document ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +58,58 @@ class FileFacts:
     """The same of the bytes decompressed: equal for a file and its gzipped copy."""
     n_bytes: int
     """Of the text, decompressed, without a byte order mark."""
+    n_raw: int
+    """The same with the mark."""
+    marks: Mapping[str, int] = field(default_factory=dict)
+    """How often each of `MARKS` occurs that does."""
+
+
+def plain_name(path: Path) -> str:
+    """The name of a file in lower case, without the ending that says how it is compressed."""
+    name = path.name.lower()
+    return name.rpartition(".")[0] if name.endswith(PACKED) else name
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether it is a Parquet table by its name."""
+    return path.name.lower().endswith(".parquet")
+
+
+@contextmanager
+def _parquet(path: Path) -> "Iterator[ParquetFile]":
+    """A Parquet table while it is read. Raises MissingExtra without pyarrow, SourceError where it cannot be read."""
+    refuse_pointer(path)
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise MissingExtra(f"{str(path)!r} is a Parquet table; to read it type: {install('table')}") from None
+    try:
+        with ParquetFile(path) as file:
+            yield file
+    except (ArrowException, OSError, ValueError) as error:
+        raise SourceError(f"{str(path)!r} is not a whole Parquet table: {_first_line(error)}") from None
+
+
+def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
+    """The rows of a Parquet table, column -> value. Raises MissingExtra or SourceError where it cannot be read."""
+    with _parquet(path) as file:
+        for batch in file.iter_batches(batch_size=1024):
+            yield from batch.to_pylist()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """The file opened for reading bytes, decompressed on the way where its name ends in .gz.
+    """The file opened for reading bytes, decompressed on the way where its name ends in .gz or .zst.
 
-    Raises SourceError for a file that is missing or may not be read.
+    Raises SourceError for a file that is missing or may not be read, MissingExtra for .zst without pyarrow.
     """
     try:
+        if path.suffix == ".zst":
+            return _open_zst(path)
         return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
     except FileNotFoundError:
         raise missing_file(path) from None
@@ -59,6 +117,14 @@ def open_bytes(path: Path) -> BinaryIO:
         raise SourceError(f"{str(path)!r} is a folder; expected a file") from None
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def _open_zst(path: Path) -> BinaryIO:
+    try:
+        from pyarrow import PythonFile, input_stream
+    except ImportError:
+        raise MissingExtra(f"{str(path)!r} is compressed by zstd; to read it type: {install('table')}") from None
+    return input_stream(PythonFile(open(path, "rb"), mode="r"), compression="zstd")  # type: ignore[return-value]
 
 
 def unreadable(path: Path, error: OSError) -> SourceError:
@@ -87,20 +153,22 @@ def _blocks(path: Path, size: int = BLOCK) -> Iterator[bytes]:
             try:
                 block = file.read(size)
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise _no_gzip(path, error) from None
+                raise _not_whole(path, error) from None
             except OSError as error:
-                raise unreadable(path, error) from None
+                raise (_not_whole if path.suffix == ".zst" else unreadable)(path, error) from None
             if not block:
                 return
             yield block
 
 
-def _no_gzip(path: Path, error: Exception) -> SourceError:
-    """The error for a file that is named .gz and is none, or a damaged one."""
+def _not_whole(path: Path, error: Exception) -> SourceError:
+    """The error for a file that is named as compressed and is not, or a damaged one."""
+    magic, kind = (b"\x1f\x8b", "gzip") if path.suffix == ".gz" else (b"\x28\xb5\x2f\xfd", "zstd")
     with open(path, "rb") as file:
-        begins = file.read(2) == b"\x1f\x8b"
+        begins = file.read(len(magic)) == magic
     known = None if begins else signature_of_file(path)
-    return SourceError(f"{str(path)!r} is {known.told(path) if known else f'not a whole gzip file: {error}'}")
+    what = known.told(path) if known else f"not a whole {kind} file: {_first_line(error)}"
+    return SourceError(f"{str(path)!r} is {what}")
 
 
 def read_text(
@@ -136,7 +204,8 @@ def read_text(
             binary = f"binary (a NUL byte at byte {at + wanted.index(bytes(1))}); expected UTF-8 text"
             if path.suffix in (".bin", ".npy", ".pt"):
                 binary += "; of token ids give the text that they were made of"
-            raise _no_text(path, head, binary)
+            known = signature_of_file(path)
+            raise _no_text(path, head, known.told(path) if known else binary)
         text = _decode(decoder, wanted, path, at - pending, head)
         pending = len(decoder.getstate()[0])
         if text:
@@ -185,7 +254,12 @@ def character_start(path: Path, offset: int) -> int:
     """The first byte at or after `offset` (decompressed, counted after a byte order mark) where a character starts."""
     with open_bytes(path) as file:
         mark = 3 if file.read(3) == codecs.BOM_UTF8 else 0
-        file.seek(offset + mark)
+        if path.suffix == ".zst":  # it cannot seek
+            done = 3
+            while done < offset + mark and (block := file.read(min(BLOCK, offset + mark - done))):
+                done += len(block)
+        else:
+            file.seek(offset + mark)
         following = file.read(4)
     inside = (i for i, byte in enumerate(following) if byte & 0xC0 != 0x80)
     return offset + next(inside, len(following))
@@ -194,25 +268,64 @@ def character_start(path: Path, offset: int) -> int:
 def examine(path: Path) -> FileFacts:
     """Read a whole file once: its hash, its size as text, and whether it is text at all.
 
-    Raises SourceError where it is missing, unreadable, empty, blank, binary or not UTF-8.
+    Raises SourceError where it is missing, unreadable, empty, blank, binary, annotated or not UTF-8.
     """
-    n_bytes, blank, digest = 0, True, hashlib.sha256()
-    for text in read_text(path, seen=digest.update):
+    if is_parquet(path):
+        return _examine_parquet(path)
+    n_bytes, n_raw, blank, digest = 0, 0, True, hashlib.sha256()
+    marks, tail = Counter[str](), ""
+
+    def seen(block: bytes) -> None:
+        nonlocal n_raw
+        n_raw += len(block)
+        digest.update(block)
+
+    for text in read_text(path, seen=seen):
+        if not n_bytes and (annotated := annotation(text)):
+            raise SourceError(f"{str(path)!r} is {annotated.told(path)}")
         n_bytes += len(text) if text.isascii() else len(text.encode())
         blank = blank and (not text or text.isspace())
+        for mark in MARKS if "<" in text or tail else ():
+            if n := text.count(mark) + (tail[1 - len(mark) :] + text[: len(mark) - 1]).count(mark):
+                marks[mark] += n
+        tail = (tail + text[-16:])[-16:] if "<" in (tail + text[-16:]) else ""
     if blank:
         raise SourceError(f"{str(path)!r} is empty; expected text" if not n_bytes else f"{str(path)!r} is blank")
     content = digest.hexdigest()
-    if path.suffix == ".gz":
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256")
-    return FileFacts(sha256=digest.hexdigest(), content=content, n_bytes=n_bytes)
+    sha256 = _file_digest(path) if path.suffix in PACKED else content
+    return FileFacts(sha256=sha256, content=content, n_bytes=n_bytes, n_raw=n_raw, marks=marks)
+
+
+def _examine_parquet(path: Path) -> FileFacts:
+    with _parquet(path) as file:
+        about = file.metadata
+        n_bytes = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+    digest = _file_digest(path)
+    return FileFacts(sha256=digest, content=digest, n_bytes=n_bytes, n_raw=n_bytes)
+
+
+def _file_digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, decompressed; of a folder those of the files below it, and of a damaged file those on disk."""
+    if path.is_dir():
+        below = (os.path.join(where, name) for where, _, names in os.walk(path) for name in names)
+        return sum(os.lstat(name).st_size for name in below)
+    try:
+        return sum(map(len, _blocks(path))) if path.suffix in PACKED else path.stat().st_size
+    except (SourceError, MissingExtra, OSError):
+        return os.lstat(path).st_size
 
 
 def sniff(path: Path) -> str:
     """What the first 8 KiB of a file (decompressed) are: "text" (UTF-8 without NUL bytes), "blank", "pointer" (what
-    git-lfs left in place of the file) or "other".
+    git-lfs left in place of the file) or "other"; a Parquet table is "text" by its name.
     """
+    if is_parquet(path):
+        return "text"
     try:
         with open_bytes(path) as file:
             head = file.read(8192)

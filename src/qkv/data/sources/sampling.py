@@ -27,7 +27,7 @@ def sampled(split: Split, most_bytes: int) -> Split:
     documents = split.many_documents
     train = list(_stretches(split.train, most_bytes) if split.train.text_file else evenly(split.train, most_bytes))
     last = len(train) - 1
-    train = [Chunk(chunk.text, documents or i == last) for i, chunk in enumerate(train)]
+    train = [chunk._replace(ends=documents or i == last) for i, chunk in enumerate(train)]
     size = n_utf8(chunk.text for chunk in train)
     part = Part(read=lambda: iter(train), n_bytes=size)
     rule = f"{split.rule}; {size / 1e6:.1f} of {megabytes(split.train.n_bytes)} for training, in even pieces"
@@ -76,7 +76,7 @@ def _stretches(part: Part, most_bytes: int) -> Iterator[Chunk]:
     for number, chunk in enumerate(part.read()):
         text = chunk.text[: round(share * len(chunk.text))]
         first, end = text.find(" ") if number else 0, text.rfind(" ")
-        yield Chunk(text[max(first, 0) : end if end > first else len(text)], False)
+        yield Chunk(text[max(first, 0) : end if end > first else len(text)], False, chunk.file)
 
 
 def _held(part: Part) -> Part:

@@ -9,8 +9,9 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +19,9 @@ from qkv.data.config import DataConfig
 from qkv.data.sources.default_corpus import default_documents
 from qkv.data.sources.hub import HubTexts
 from qkv.data.sources.published import Published, given_inside, published
-from qkv.data.sources.reading import examine, read_text, sniff, unreadable
-from qkv.data.sources.tables import columns_of, is_table, read_rows, table_format
+from qkv.data.sources.reading import FileFacts, examine, is_parquet, plain_name, read_text, sniff, unreadable
+from qkv.data.sources.receipt import Passed
+from qkv.data.sources.tables import RowCount, TableFormat, columns_of, is_table, read_rows, table_format
 from qkv.errors import SourceError, missing_file
 from qkv.signatures import signature_of_file
 from qkv.tokenizers.tokens import n_utf8
@@ -47,6 +49,23 @@ class Chunk(NamedTuple):
 
     text: str
     ends: bool
+    file: int = 0
+    """The number of its file among those of the source."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """A file of a source, or what stands for one where there is none."""
+
+    path: Path | str
+    n_bytes: int
+    """Of its text, decompressed, without a byte order mark; of a table all of it."""
+    n_raw: int
+    """With the mark."""
+    layout: TableFormat | None = None
+    """How it is read, where it is a table."""
+    rows: RowCount = field(default_factory=RowCount)
+    """What its rows held when they were last read to the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +97,12 @@ class Source:
     """The part of its folder that is for validation, by its name."""
     part: str = ""
     """Which part of a folder it is, where it was opened to be measured on and the folder has parts."""
+    files: tuple[SourceFile, ...] = ()
+    """What is read, in order."""
+    passed: tuple[Passed, ...] = ()
+    """What is not read, of a folder."""
+    marks: Mapping[str, int] = field(default_factory=dict)
+    """Marks of other programs for the end of a document, which are read as letters, and how often each occurs."""
 
     def chunks(self) -> Iterator[Chunk]:
         """The whole source as pieces of documents, in order."""
@@ -86,6 +111,35 @@ class Source:
     def documents(self) -> Iterator[str]:
         """The documents one by one, each whole (one text file is one document)."""
         return whole_documents(self.chunks())
+
+
+def ended_at(source: Source, mark: str) -> Source:
+    """The same text, each of its documents cut at a mark, which is dropped, as documents without text are."""
+
+    def read(start: int, stop: int | None) -> Iterator[Chunk]:
+        carry, begun = "", False
+        for text, ends, file in source.chunks():
+            *whole, carry = (carry + text).split(mark)
+            for piece in whole:
+                if begun or piece.strip():
+                    yield Chunk(piece, True, file)
+                begun = False
+            keep = 0 if ends else len(mark) - 1
+            piece, carry = carry[: len(carry) - keep], carry[len(carry) - keep :]
+            if ends:
+                if begun or piece.strip():
+                    yield Chunk(piece, True, file)
+                begun = False
+            elif piece.strip() or begun:
+                yield Chunk(piece, False, file)
+                begun = True
+            else:
+                carry = piece + carry
+
+    digest = hashlib.sha256(f"{source.sha256}\0{mark}".encode()).hexdigest()
+    marks = {other: n for other, n in source.marks.items() if other != mark}
+    held_out = ended_at(source.held_out, mark) if source.held_out else None
+    return replace(source, sha256=digest, content="", text_file=None, read=read, marks=marks, held_out=held_out)
 
 
 def whole_documents(chunks: Iterator[Chunk]) -> Iterator[str]:
@@ -107,7 +161,11 @@ def open_source(config: DataConfig, cache: Path | None = None) -> Source:
     Raises SourceError, in one sentence, for what is missing, empty, binary, not UTF-8, a folder without text, a table
     of one line, an unknown column, or columns named for something that is no table.
     """
-    return _open(config, cache, measured=False)
+    return _ended(_open(config, cache, measured=False), config)
+
+
+def _ended(source: Source, config: DataConfig) -> Source:
+    return ended_at(source, config.document_end) if config.document_end else source
 
 
 def open_validation(config: DataConfig, cache: Path | None = None) -> Source:
@@ -115,7 +173,7 @@ def open_validation(config: DataConfig, cache: Path | None = None) -> Source:
 
     Raises SourceError likewise.
     """
-    return _open(replace(config, source=config.val, val=""), cache, measured=True)
+    return _ended(_open(replace(config, source=config.val, val=""), cache, measured=True), config)
 
 
 def _open(config: DataConfig, cache: Path | None, measured: bool) -> Source:
@@ -185,6 +243,11 @@ def as_documents(texts: Callable[[], Iterable[str]]) -> Callable[[int, int | Non
     return lambda start, stop: (Chunk(text, True) for text in texts())
 
 
+def _unfiled(name: str, n_bytes: int) -> tuple[SourceFile, ...]:
+    """What stands for the file of texts that come from none."""
+    return (SourceFile(path=name, n_bytes=n_bytes, n_raw=n_bytes),)
+
+
 def _embedded(cache: Path | None) -> Source:
     documents = default_documents(cache)
     digest = hashlib.sha256("\0".join(documents).encode()).hexdigest()
@@ -194,6 +257,7 @@ def _embedded(cache: Path | None) -> Source:
         sha256=digest,
         n_bytes=n_utf8(documents),
         read=as_documents(lambda: documents),
+        files=_unfiled("the manual and docstrings of Python", n_utf8(documents)),
     )
 
 
@@ -206,17 +270,22 @@ def _hub(config: DataConfig) -> Source:
         n_bytes=texts.n_bytes,
         read=as_documents(lambda: texts),
         note=f"text from column {texts.column!r}",
+        files=_unfiled(config.source, texts.n_bytes),
     )
 
 
-def text_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
-    """One file as one document."""
+def text_chunks(path: Path, start: int = 0, stop: int | None = None, file: int = 0) -> Iterator[Chunk]:
+    """One file as one document; `file` is its number."""
     before = None
     for text in read_text(path, start, stop):
         if before is not None:
-            yield Chunk(before, False)
+            yield Chunk(before, False, file)
         before = text
-    yield Chunk(before or "", True)
+    yield Chunk(before or "", True, file)
+
+
+def _file(path: Path, facts: FileFacts, layout: TableFormat | None = None) -> SourceFile:
+    return SourceFile(path=path, n_bytes=facts.n_bytes, n_raw=facts.n_raw, layout=layout)
 
 
 def _text_file(path: Path) -> Source:
@@ -229,20 +298,32 @@ def _text_file(path: Path) -> Source:
         n_bytes=facts.n_bytes,
         text_file=path,
         read=lambda start, stop: text_chunks(path, start, stop),
+        files=(_file(path, facts),),
+        marks=facts.marks,
     )
+
+
+def _layout(path: Path, config: DataConfig) -> TableFormat:
+    layout = table_format(path, config.text_column, config.label_column)
+    if layout.second:
+        raise SourceError(f"--text-column {config.text_column} names two columns, which only --task classify reads")
+    return layout
 
 
 def _table(path: Path, config: DataConfig) -> Source:
     facts = examine(path)
-    layout = table_format(path, config.text_column, config.label_column)
+    layout = _layout(path, config)
+    file = _file(path, facts, layout)
     return Source(
         name=source_name(path),
         kind=layout.kind,
         sha256=facts.sha256,
         content=facts.content,
         n_bytes=facts.n_bytes,
-        read=as_documents(lambda: read_rows(path, layout)),
+        read=lambda start, stop: _chunks([file]),
         note=f"text from column {layout.text!r}" if layout.text else "",
+        files=(file,),
+        marks=facts.marks,
     )
 
 
@@ -254,13 +335,18 @@ class _Found:
     """Files that begin as text, or are named like text, in order of their paths."""
     skipped: list[Path]
     """Files that are no text."""
-    made: list[Path]
-    """Folders of what was made of texts."""
+    passed: list[Passed]
+    """What is passed over by its name, or as what was made of texts."""
+
+    @property
+    def n_made(self) -> int:
+        """Folders of what was made of texts."""
+        return sum(one.why == MADE for one in self.passed)
 
 
 def _look(folder: Path) -> _Found:
-    found = _Found(texts=[], skipped=[], made=[])
-    for path in files_below(folder, found.made):
+    found = _Found(texts=[], skipped=[], passed=[])
+    for path in files_below(folder, found.passed):
         kind = sniff(path)
         passed = kind == "blank" or (kind == "other" and not _named_text(path))
         (found.skipped if passed else found.texts).append(path)
@@ -268,7 +354,7 @@ def _look(folder: Path) -> _Found:
 
 
 def _named_text(path: Path) -> bool:
-    return path.name.lower().removesuffix(".gz").endswith(TEXT_SUFFIXES)
+    return plain_name(path).endswith(TEXT_SUFFIXES)
 
 
 def _folder(folder: Path, config: DataConfig, measured: bool) -> Source:
@@ -286,39 +372,55 @@ def _folder(folder: Path, config: DataConfig, measured: bool) -> Source:
         return replace(source, part=parts.measured_name)
     given = given_inside(folder, config.val, found.texts, parts)
     if parts is None:
-        return _files(folder, [path for path in found.texts if path not in given], found, config)
+        source = _files(folder, [path for path in found.texts if path not in given], found, config)
+        return replace(source, passed=(*source.passed, *_not_read(found)))
     parts = parts.without(given)
     source = _files(folder, parts.train, found, config)
     held_out = _files(folder, parts.validation, found, config) if parts.validation and not config.val else None
-    return replace(source, published=parts, held_out=held_out)
+    passed = (*source.passed, *parts.passed(read_validation=not config.val), *_not_read(found))
+    return replace(source, published=parts, held_out=held_out, passed=passed)
+
+
+def _not_read(found: _Found) -> list[Passed]:
+    """What of a folder is not read, and why."""
+    kinds = {path: signature_of_file(path) for path in found.skipped}
+    no_text = (
+        Passed(path, f"not UTF-8 text: {kind.what}" if kind else "not UTF-8 text") for path, kind in kinds.items()
+    )
+    return [*found.passed, *(Passed(one.path, "blank") if sniff(one.path) == "blank" else one for one in no_text)]
 
 
 def _files(folder: Path, paths: Sequence[Path], found: _Found, config: DataConfig) -> Source:
     """Some files of a folder as one source."""
-    texts, skipped, n_bytes, digest, content = [], len(found.skipped), 0, hashlib.sha256(), hashlib.sha256()
+    texts: list[SourceFile] = []
+    skipped, digest, content, marks = len(found.skipped), hashlib.sha256(), hashlib.sha256(), Counter[str]()
     refused: list[SourceError] = []
     no_text: list[tuple[Path, SourceError]] = []
-    layouts = {}
+    passed: list[Passed] = []
     for path in paths:
         try:
             facts = examine(path)
         except SourceError as error:
-            if _named_text(path) or (is_table(path) and sniff(path) == "pointer"):
+            if _named_text(path) or is_parquet(path) or (is_table(path) and sniff(path) == "pointer"):
                 no_text.append((path, error))
             else:
                 skipped += 1  # its beginning alone is text
+                passed.append(Passed(path, _reason(error, path)))
             continue
+        layout = None
         if is_table(path):
             try:
-                layouts[path] = table_format(path, config.text_column, config.label_column)
+                layout = _layout(path, config)
             except SourceError as error:
                 refused.append(error)
+                passed.append(Passed(path, f"a table that is not read: {_reason(error, path)}"))
                 continue
-        texts.append(path)
-        n_bytes += facts.n_bytes
+        texts.append(_file(path, facts, layout))
+        marks.update(facts.marks)
         name = path.relative_to(folder).as_posix()
         digest.update(f"{name}\0{facts.sha256}\n".encode("utf-8", "surrogateescape"))
         content.update(f"{name.removesuffix('.gz')}\0{facts.content}\n".encode("utf-8", "surrogateescape"))
+    layouts = any(file.layout for file in texts)
     if no_text:
         raise _no_texts(no_text)
     if refused and not layouts and (not texts or config.text_column or config.label_column):
@@ -328,28 +430,35 @@ def _files(folder: Path, paths: Sequence[Path], found: _Found, config: DataConfi
     if not layouts:
         _no_columns(config, f"{str(folder)!r} holds plain texts and")
 
-    one_text = len(texts) == 1 and not layouts
-
-    def read(start: int, stop: int | None) -> Iterator[Chunk]:
-        if one_text:
-            yield from text_chunks(texts[0], start, stop)
-            return
-        for path in texts:
-            if path in layouts:
-                yield from (Chunk(text, True) for text in read_rows(path, layouts[path]))
-            else:
-                yield from text_chunks(path)
-
+    only = Path(texts[0].path) if len(texts) == 1 and not layouts else None
     return Source(
         name=source_name(folder / "all"),
         kind="folder",
         sha256=digest.hexdigest(),
         content=content.hexdigest(),
-        n_bytes=n_bytes,
-        text_file=texts[0] if one_text else None,
-        read=read,
-        note=_note(len(texts) if len(paths) == len(found.texts) else 0, skipped, len(refused), len(found.made)),
+        n_bytes=sum(file.n_bytes for file in texts),
+        text_file=only,
+        read=lambda start, stop: text_chunks(only, start, stop) if only else _chunks(texts),
+        note=_note(len(texts) if len(paths) == len(found.texts) else 0, skipped, len(refused), found.n_made),
+        files=tuple(texts),
+        passed=tuple(passed),
+        marks=marks,
     )
+
+
+def _chunks(files: Sequence[SourceFile]) -> Iterator[Chunk]:
+    """Each text as a document, and each row of a table."""
+    for number, file in enumerate(files):
+        path = Path(file.path)
+        if file.layout is None:
+            yield from text_chunks(path, file=number)
+        else:
+            yield from (Chunk(text, True, number) for text in read_rows(path, file.layout, file.rows))
+
+
+def _reason(error: SourceError, path: Path) -> str:
+    """What is wrong with a file, without its name and what to type."""
+    return str(error).removeprefix(repr(str(path))).strip().partition(";")[0]
 
 
 def _note(n_read: int, skipped: int, refused: int, made: int) -> str:
@@ -365,7 +474,7 @@ def _nothing(skipped: int, found: _Found) -> str:
     """Why a folder holds no text, and what its files are where that is known."""
     if found.texts and not skipped:
         return "all that it holds for training is given for validation"
-    if found.made and not skipped:
+    if found.n_made and not skipped:
         why = "it holds runs, studies or exported models only"
     else:
         why = f"none of its {skipped} files is UTF-8 text" if skipped else "it holds no file"
@@ -383,11 +492,15 @@ def _no_texts(found: list[tuple[Path, SourceError]]) -> SourceError:
     return SourceError(f"{len(found)} files are named like text and are none, here also {names}; the first: {first}")
 
 
-def files_below(folder: Path, made: list[Path]) -> Iterator[Path]:
+MADE = "a run, a study or an exported model"
+"""Why a folder of what was made of texts is passed over."""
+
+
+def files_below(folder: Path, passed: list[Passed]) -> Iterator[Path]:
     """Regular files below the folder, sorted; hidden names are passed over and links to folders are not followed.
 
-    Nor are folders below it that hold what was made of texts; these are put into `made`. Raises SourceError where the
-    folder itself is one.
+    Nor are folders below it that hold what was made of texts; all these are put into `passed`. Raises SourceError where
+    the folder itself is one.
     """
     try:
         for where, folders, files in os.walk(folder, onerror=_cannot_list):
@@ -395,14 +508,19 @@ def files_below(folder: Path, made: list[Path]) -> Iterator[Path]:
                 if where == str(folder):
                     what = "is a run, a study or an exported model, and no text; name the text that is meant"
                     raise SourceError(f"{str(folder)!r} {what}")
-                made.append(Path(where))
+                passed.append(Passed(Path(where), MADE))
                 folders.clear()
                 continue
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for name in sorted(files):
+            links = {name for name in folders if name[0] != "." and os.path.islink(os.path.join(where, name))}
+            passed += [Passed(Path(where, name), "a link to a folder, which is not followed") for name in sorted(links)]
+            passed += [Passed(Path(where, name), "hidden") for name in sorted({*folders, *files}) if name[0] == "."]
+            folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in links)
+            for name in sorted(name for name in files if not name.startswith(".")):
                 path = Path(where) / name
-                if not name.startswith(".") and path.is_file():
+                if path.is_file():
                     yield path
+                else:
+                    passed.append(Passed(path, "no regular file"))
     except PermissionError as error:
         raise SourceError(f"folder {str(folder)!r} cannot be read: {error.strerror}") from None
 

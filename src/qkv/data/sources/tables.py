@@ -1,25 +1,38 @@
-"""Tables of texts: JSON lines, CSV and TSV, one document a row; which column is the text is found or given.
+"""Tables of texts: JSON lines, CSV, TSV and Parquet, one document a row; which column is the text is found or given.
 
-Formats: JSONL holds one object (or one string) a line; CSV is RFC 4180 with quotes; TSV has no quotes at all, as the
-GLUE files have none. A first row without numbers, repeats or long cells counts as the header (its first cell may be
-empty, as pandas writes it, and empty ones at its end name nothing: a row that has something there is refused); without
-a header the columns are called 1, 2, 3, and to ask for one of these says that there is none. Rows without text are left
-out.
+Formats: JSONL holds one object (or one string) a line; CSV is RFC 4180 with quotes; TSV has no quotes, as the GLUE
+files have none, unless its rows are whole only if quotes are read; Parquet needs pyarrow. A first row without numbers,
+repeats or long cells counts as the header (its first cell may be empty, as pandas writes it, and empty ones at its end
+name nothing: a row that has something there is refused); without a header the columns are called 1, 2, 3, and to ask
+for one of these says that there is none. Rows without text are left out.
 """
 
 import csv
 import json
+import re
 import shlex
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from qkv.data.sources.reading import read_lines
+from qkv.data.sources.reading import is_parquet, parquet_rows, plain_name, read_lines
 from qkv.errors import SourceError, typed, unknown
 from qkv.tokenizers.encoding import whole_characters
+from qkv.tokenizers.tokens import n_utf8
 
-__all__ = ["TableFormat", "choose_text", "columns_of", "is_table", "numbered_rows", "read_rows", "table_format"]
+__all__ = [
+    "RowCount",
+    "TableFormat",
+    "choose_text",
+    "columns_of",
+    "count_rows",
+    "is_table",
+    "numbered_rows",
+    "other_texts",
+    "read_rows",
+    "table_format",
+]
 
 TEXT_NAMES = (
     "text sentence content body document article story review comment message utterance passage paragraph abstract "
@@ -31,6 +44,9 @@ SURVEYED_ROWS = 200
 """Rows looked at to find the header and the text column."""
 
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv"}
+_SUFFIXES |= {".parquet": "parquet"}
+_NAMED = ("jsonl", "parquet")
+"""Kinds of table in which every row names its columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +59,37 @@ class TableFormat:
     """Names of all columns; empty where each JSON line is a plain string."""
     text: str
     """The column that holds the text; empty where each JSON line is a plain string."""
+    second: str = ""
+    """The column that holds the second text of a pair; empty where there are none."""
     header: bool
     """Whether the first row names the columns (never so in JSONL)."""
+    quoted: bool = False
+    """Whether cells of a TSV table may be in quotes, as they always may in CSV."""
+
+    def roles(self, label: str = "") -> dict[str, str]:
+        """What each column is used for: text, label or unused."""
+        known = dict.fromkeys(self.columns, "unused") | {label: "label", self.second: "text", self.text: "text"}
+        return {name: role for name, role in known.items() if name}
+
+
+@dataclass
+class RowCount:
+    """What the rows of a table held."""
+
+    read: int = 0
+    blank: int = 0
+    """Rows without text."""
+    n_bytes: int = 0
+    """UTF-8 bytes of the texts that were read."""
 
 
 def is_table(path: Path) -> bool:
-    """Whether the file's name says that it is a table (.jsonl, .ndjson, .json, .csv, .tsv, .tab, each also .gz)."""
+    """Whether its name ends so: .jsonl, .ndjson, .json, .csv, .tsv or .tab, each also .gz and .zst, or .parquet."""
     return _kind(path) != ""
 
 
 def _kind(path: Path) -> str:
-    name = path.name.removesuffix(".gz").lower()
+    name = plain_name(path)
     return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), "")
 
 
@@ -64,12 +100,35 @@ def table_format(path: Path, text_column: str = "", label_column: str = "") -> T
     lines that do not parse, or a row with more cells than there are columns.
     """
     kind = _kind(path)
-    if kind == "jsonl":
-        return _jsonl_format(path, text_column, label_column)
-    columns, rows, header = _survey(path, kind, (text_column, label_column))
-    table = [dict(zip(columns, row, strict=False)) for row in rows]
-    text = choose_text(str(path), columns, table, text_column, label_column)
-    return TableFormat(kind=kind, columns=columns, text=text, header=header)
+    if kind in _NAMED:
+        return _named_format(path, text_column, label_column)
+    found, rows = _survey(path, kind, (text_column, label_column))
+    table = [dict(zip(found.columns, row, strict=False)) for row in rows]
+    text, second = _both(text_column, found.columns)
+    text = choose_text(str(path), found.columns, table, text, label_column)
+    if second:
+        choose_text(str(path), found.columns, table, second, label_column)
+    return replace(found, text=text, second=second)
+
+
+def _both(asked: str, columns: Sequence[str]) -> tuple[str, str]:
+    """The column of the text and of the second text that are asked for, with a comma between; each may be empty."""
+    first, comma, second = asked.partition(",")
+    return (first.strip(), second.strip()) if comma and asked not in columns else (asked, "")
+
+
+def other_texts(path: Path, layout: TableFormat, label: str) -> list[str]:
+    """Columns that hold texts as well, by the first rows: mostly different, of three words or more in the mean."""
+    if not layout.text:
+        return []
+    rows = [row for _, row in islice(numbered_rows(path, layout), SURVEYED_ROWS) if row]
+    found = []
+    for name in layout.columns:
+        texts = [value for row in rows if isinstance(value := row.get(name), str) and value.strip()]
+        is_read = name in ("", layout.text, layout.second, label)
+        if not is_read and 2 * len(set(texts)) > len(rows) and sum(len(t.split()) for t in texts) >= 3 * len(texts):
+            found.append(name)
+    return found
 
 
 def columns_of(path: Path, *asked: str) -> tuple[str, ...]:
@@ -81,13 +140,29 @@ def columns_of(path: Path, *asked: str) -> tuple[str, ...]:
     """
     if not (is_table(path) and path.is_file()):
         return ()
-    return _json_survey(path)[0] if _kind(path) == "jsonl" else _survey(path, _kind(path), asked)[0]
+    return _named_survey(path)[0] if _kind(path) in _NAMED else _survey(path, _kind(path), asked)[0].columns
 
 
-def _survey(path: Path, kind: str, asked: tuple[str, ...]) -> tuple[tuple[str, ...], list[list[str]], bool]:
-    """(columns, first rows below the header, whether there is a header) of a CSV or TSV table."""
-    _check_separator(path, kind, asked)
-    numbered = list(islice((found for found in _numbered_cells(path, kind) if found[1]), SURVEYED_ROWS))
+def count_rows(path: Path) -> int:
+    """Rows of a table below its header, or lines of another file, blank ones not counted; 0 of what cannot be read."""
+    try:
+        if not is_table(path):
+            return sum(bool(line.strip()) for line in read_lines(path))
+        layout = TableFormat(kind=_kind(path), columns=(), text="", header=False)
+        if layout.kind not in _NAMED:
+            layout = _survey(path, layout.kind, ())[0]
+        return sum(bool(row) for _, row in numbered_rows(path, layout))
+    except SourceError:
+        return 0
+
+
+def _survey(path: Path, kind: str, asked: tuple[str, ...]) -> tuple[TableFormat, list[list[str]]]:
+    """(how a CSV or TSV table is laid out, its text still open, and its first rows below the header)."""
+    asked = (*(name for one in asked for name in _both(one, ()) if name), *asked) if any(asked) else asked
+    quoted = kind == "tsv" and _needs_quotes(path)
+    if not quoted:
+        _check_separator(path, kind, asked)
+    numbered = list(islice((found for found in _numbered_cells(path, kind, quoted) if found[1]), SURVEYED_ROWS))
     rows = [row for _, row in numbered]
     if len(rows) < 2:
         raise SourceError(f"{str(path)!r} has one line; a table needs a header and at least two rows of text")
@@ -95,9 +170,30 @@ def _survey(path: Path, kind: str, asked: tuple[str, ...]) -> tuple[tuple[str, .
     if header and len(rows) < 3:
         raise SourceError(f"{str(path)!r} has a header and one row; a table needs at least two rows of text")
     columns = tuple(_named(rows[0])) if header else tuple(str(i + 1) for i in range(len(rows[0])))
+    found = TableFormat(kind=kind, columns=columns, text="", header=header, quoted=quoted)
     for number, row in numbered:
-        _check_width(path, number, row, TableFormat(kind=kind, columns=columns, text="", header=header))
-    return columns, rows[header:], header
+        _check_width(path, number, row, found)
+    return found, rows[header:]
+
+
+def _needs_quotes(path: Path) -> bool:
+    """Whether the first rows of a TSV table have equally many cells if quotes are read, and would not have otherwise.
+
+    So it is where a text in quotes has a line end in it, or a tab. Where all rows are whole either way, quotes are read
+    if every cell that begins with one is a quoted cell, and one of these has quotes in it, written twice.
+    """
+    lines = list(islice(read_lines(path), SURVEYED_ROWS + 1))
+    if not any('\t"' in line or line.startswith('"') for line in lines):
+        return False
+    plain = {line.count("\t") for line in lines if line.strip("\r\n")}
+    quoted = {len(row) for row in _cells(lines, "\t", quotes=True)}
+    if len(plain) > 1 or quoted == {1}:
+        return len(quoted) == 1 and quoted != {1}
+    cells = [cell for line in lines for cell in line.rstrip("\r\n").split("\t") if cell.startswith('"')]
+    return all(map(_QUOTED.fullmatch, cells)) and any('""' in cell[1:-1] for cell in cells)
+
+
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 
 _SEPARATORS = {
@@ -135,36 +231,42 @@ def _check_separator(path: Path, kind: str, asked: tuple[str, ...]) -> None:
             raise SourceError(f"{str(path)!r} has {called} between its columns{columns}; expected {expected}: {how}")
 
 
-def _cells(lines: list[str], separator: str) -> list[list[str]]:
+def _cells(lines: list[str], separator: str, quotes: bool = False) -> list[list[str]]:
     """The rows of some first lines, where this separates their cells; a row that goes on behind them is left out.
 
     There are none where they are no table by it.
     """
     more = len(lines) > SURVEYED_ROWS
     try:
-        rows = list(_csv_reader(lines, separator))
+        rows = list(_csv_reader(lines, separator, quotes=quotes or separator != "\t"))
     except csv.Error:  # what is wrong with a table is said where it is read
         return []
     return [row for row in (rows[:-1] if more else rows) if row]
 
 
-def _json_survey(path: Path) -> tuple[tuple[str, ...], list[object]]:
-    """(columns, first values) of JSON lines."""
-    rows = [value for _, value in islice(_json_lines(path), SURVEYED_ROWS)]
+def _named_survey(path: Path) -> tuple[tuple[str, ...], list[object]]:
+    """(columns, first values) of JSON lines or a Parquet table."""
+    rows = [value for _, value in islice(_values(path), SURVEYED_ROWS)]
     if len(rows) < 2:
-        raise SourceError(f"{str(path)!r} has one line; a table needs at least two rows of text")
+        what = "row" if is_parquet(path) else "line"
+        raise SourceError(
+            f"{str(path)!r} has {'one' if rows else 'no'} {what}; a table needs at least two rows of text"
+        )
     return tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row)), rows
 
 
-def _jsonl_format(path: Path, text_column: str, label_column: str) -> TableFormat:
-    columns, rows = _json_survey(path)
+def _named_format(path: Path, text_column: str, label_column: str) -> TableFormat:
+    columns, rows = _named_survey(path)
     if all(isinstance(row, str) for row in rows):
         if text_column:
             raise SourceError(f"{str(path)!r} holds plain strings, no columns; leave --text-column out")
         return TableFormat(kind="jsonl", columns=(), text="", header=False)
     table = [row for row in rows if isinstance(row, dict)]
-    text = choose_text(str(path), columns, table, text_column, label_column)
-    return TableFormat(kind="jsonl", columns=columns, text=text, header=False)
+    text, second = _both(text_column, columns)
+    text = choose_text(str(path), columns, table, text, label_column)
+    if second:
+        choose_text(str(path), columns, table, second, label_column)
+    return TableFormat(kind=_kind(path), columns=columns, text=text, header=False, second=second)
 
 
 def _is_conversation(value: object) -> bool:
@@ -255,28 +357,44 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def read_rows(path: Path, layout: TableFormat) -> Iterator[str]:
-    """The text of each row in order; rows without text are left out.
+def read_rows(path: Path, layout: TableFormat, count: RowCount | None = None) -> Iterator[str]:
+    """The text of each row in order; rows without text are left out. `count` is what they held, once all are read.
 
     Raises SourceError with the line number where a line does not parse or its text is not text.
     """
-    if layout.kind == "jsonl":
-        for number, value in _json_lines(path):
-            if layout.text:
-                if not isinstance(value, dict):
-                    raise SourceError(f"{str(path)!r} line {number} is not a JSON object like the lines before it")
-                value = value.get(layout.text)
-            if value is None or (isinstance(value, str) and not value.strip()):
-                continue
-            if not isinstance(value, str):
-                kind = type(value).__name__
-                raise SourceError(f"{str(path)!r} line {number}: {layout.text!r} is {kind}; expected text")
+    n = blank = n_bytes = 0
+    for text in _named_texts(path, layout) if layout.kind in _NAMED else _texts(path, layout):
+        if not text or text.isspace():
+            blank += 1
+            continue
+        n += 1
+        n_bytes += len(text) if text.isascii() else n_utf8((text,))
+        yield text
+    if count is not None:
+        count.read, count.blank, count.n_bytes = n, blank, n_bytes
+
+
+def _named_texts(path: Path, layout: TableFormat) -> Iterator[str]:
+    """The text of each row that names its columns; empty where there is none."""
+    column = layout.text
+    for number, value in _values(path):
+        if column:
+            if not isinstance(value, dict):
+                raise SourceError(f"{str(path)!r} line {number} is not a JSON object like the lines before it")
+            value = value.get(column)
+        if isinstance(value, str):
             yield whole_characters(value)
-        return
+        elif value is None or value != value:  # null or NaN
+            yield ""
+        else:
+            kind = type(value).__name__
+            raise SourceError(f"{str(path)!r} line {number}: {column!r} is {kind}; expected text")
+
+
+def _texts(path: Path, layout: TableFormat) -> Iterator[str]:
+    """The text of each row of cells that has any; empty where there is none."""
     at = layout.columns.index(layout.text)
-    for _, row in _rows(path, layout):
-        if at < len(row) and row[at].strip():
-            yield row[at]
+    return (row[at] if at < len(row) else "" for _, row in _rows(path, layout) if row)
 
 
 def numbered_rows(path: Path, layout: TableFormat) -> Iterator[tuple[int, dict[str, object]]]:
@@ -284,8 +402,8 @@ def numbered_rows(path: Path, layout: TableFormat) -> Iterator[tuple[int, dict[s
 
     Raises SourceError with the line number where a line does not parse.
     """
-    if layout.kind == "jsonl":
-        for number, value in _json_lines(path, blank=True):
+    if layout.kind in _NAMED:
+        for number, value in _values(path, blank=True):
             if value is not None and not isinstance(value, dict):
                 raise SourceError(f"{str(path)!r} line {number} is not a JSON object with columns")
             yield number, value or {}
@@ -297,7 +415,7 @@ def numbered_rows(path: Path, layout: TableFormat) -> Iterator[tuple[int, dict[s
 def _rows(path: Path, layout: TableFormat) -> Iterator[tuple[int, list[str]]]:
     """(line number from 1, cells) of every row below the header; a blank line has none."""
     header = layout.header
-    for number, row in _numbered_cells(path, layout.kind):
+    for number, row in _numbered_cells(path, layout.kind, layout.quoted):
         if row and header:
             header = False
             continue
@@ -310,10 +428,21 @@ def _check_width(path: Path, number: int, row: list[str], layout: TableFormat) -
     would cut the text there, or put a piece of it in the place of its label.
     """
     most = len(layout.columns)
+    if layout.kind == "tsv" and not layout.quoted and 0 < len(row) < most and row[-1].startswith('"'):
+        if row[-1].count('"') % 2:
+            raise SourceError(
+                f"{str(path)!r} line {number} begins a cell in quotes that goes on in the next line, which this table"
+                f" does not do in its first {SURVEYED_ROWS} rows; write a space for the line end, or save it as .csv"
+            )
     if len(row) > most and any(cell.strip() for cell in row[most:]):
         first = "the header names" if layout.header else "the first row"
         hint = "quote the text" if layout.kind == "csv" else "take the tabs out of the text"
         raise SourceError(f"{str(path)!r} line {number} has {len(row)} cells, {first} {most}: {hint}")
+
+
+def _values(path: Path, blank: bool = False) -> Iterator[tuple[int, object]]:
+    """(number from 1, value) of each row of a table whose rows name their columns; `blank` as for `_json_lines`."""
+    return enumerate(parquet_rows(path), start=1) if is_parquet(path) else _json_lines(path, blank)
 
 
 def _json_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, object]]:
@@ -336,21 +465,22 @@ def _json_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, object]]
         yield number, value
 
 
-def _csv_reader(lines: Iterable[str], separator: str = ",", *, strict: bool = False):
+def _csv_reader(lines: Iterable[str], separator: str, *, quotes: bool, strict: bool = False):
     """The module's reader of some lines, with room for cells of more than its own limit of 128 KiB."""
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
-    quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
+    quoting = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
     return csv.reader(lines, delimiter=separator, quoting=quoting, strict=strict)
 
 
-def _numbered_cells(path: Path, kind: str) -> Iterator[tuple[int, list[str]]]:
+def _numbered_cells(path: Path, kind: str, quoted: bool = False) -> Iterator[tuple[int, list[str]]]:
     """(number of its last line from 1, cells) of each row; a blank line has none."""
-    if kind == "tsv":
+    if kind == "tsv" and not quoted:
         for number, line in enumerate(read_lines(path), start=1):
             line = line.rstrip("\r\n")
             yield number, line.split("\t") if line else []
         return
-    reader, last = _csv_reader(read_lines(path), strict=True), 0
+    separator = "\t" if kind == "tsv" else ","
+    reader, last = _csv_reader(read_lines(path), separator, quotes=True, strict=True), 0
     try:
         for row in reader:
             last = reader.line_num

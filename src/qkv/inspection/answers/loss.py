@@ -163,6 +163,10 @@ def among(task: Task, summary: JsonMapping) -> str:
     parts = [f"better than {listed(better)}"] if better else []
     parts += [f"not significantly better than {listed(level, 'or')}"] if level else []
     parts += [f"worse than {listed(worse)}"] if worse else []
+    nats, loss = summary.get("baselines_nats") or {}, summary.get("val_loss")
+    named = ((words, nats.get(line)) for line, words in task.yardsticks.items())
+    lower = [f"{words} ({number(n)} nats)" for words, n in named if loss is not None and n is not None and n < loss]
+    parts += [f"but with a higher loss than {listed(lower)}"] if lower and not worse else []
     return ", ".join(parts)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command_of"]
 
-_OF_DATA = ("train_bytes", "classes", "pixels")
+_OF_DATA = ("train_bytes", "document_end", "classes", "pixels")
 """Settings of data without an option, which are empty where nobody and no law chose them."""
 _LEFT_TO_OPTIONS = (
     "training.schedule.steps",

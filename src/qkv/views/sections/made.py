@@ -6,6 +6,7 @@ Paths under the reader's home folder are shown from `~`: a report is made to be 
 import dataclasses
 from pathlib import Path
 
+from qkv.data.sources.receipt import Receipt
 from qkv.errors import QkvError
 from qkv.folder.hashes import sha256_remembered
 from qkv.folder.run_folder import FINAL_FILES
@@ -52,6 +53,7 @@ def made_section(folder: Path, manifest: JsonMapping, telemetry: Telemetry | Non
             "data", f"{data.get('name', '')}, sha256 {data.get('sha256', '')}" if (data := manifest.get("data")) else ""
         ),
         _fact("split", data.get("split") if data else ""),
+        _fact("read", _read(manifest.get("receipt"))),
         _fact("started from", manifest.get("parent")),
         _fact("stopped because", summary.get("stopped_because")),
         _fact("resumed from step", summary.get("resumed_from_step")),
@@ -70,6 +72,11 @@ def made_section(folder: Path, manifest: JsonMapping, telemetry: Telemetry | Non
         events=tuple(Fact(label=f"step {event.step:,}", value=event.sentence) for event in events),
         written_by=_written_by(),
     )
+
+
+def _read(receipt: JsonMapping | None) -> str:
+    """The data receipt of a run in words; empty where it has none."""
+    return Receipt.of(receipt).summed() if receipt else ""
 
 
 def _planned(summary: JsonMapping, steps: int | None) -> int | None:
