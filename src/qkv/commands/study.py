@@ -139,7 +139,7 @@ def _print(verdict: JsonMapping) -> None:
     if side_by_side := accounts_table(verdict):
         screen.print_table(side_by_side[0], side_by_side[1:])
         print()
-    screen.print_table(EFFECT_COLUMNS, map(effect_cells, verdict["contrasts"]))
+    screen.print_table(EFFECT_COLUMNS, (effect_cells(row, verdict) for row in verdict["contrasts"]))
     print()
     screen.print_table(ARM_COLUMNS, (arm_cells(arm, verdict) for arm in verdict["arms"]))
     for note in verdict["notes"]:

@@ -16,7 +16,7 @@ import dataclasses
 
 from qkv.studies.engine.design import OF_TRAININGS, Arm, Contrast, Design, Pairs, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, make_design, quick_or_full, read_question
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import ABOVE, FULL, GLOROT, QUICK, Settings, arm, cost, difference, level
 from qkv.words import plural
 
@@ -208,33 +208,6 @@ def _full(ask: Ask) -> Design:
             *(_either_reached(stage, _ON_TEXT) for stage in stages),
         ),
     )
-
-
-def _put_off(what: str) -> tuple[str, Plain]:
-    """What freezing a pair for a while does to copying, beside nothing frozen."""
-    freezing = f"Freezing {_WORDS[what]} for the first third"
-    return f"{what} held: copying", Plain(
-        above=f"{freezing} delays it by {{effect}} steps.",
-        below=f"{freezing} makes it {{effect}} steps earlier.",
-        same=f"{freezing} does not delay it.",
-    )
-
-
-_AT_ONCE = "With nothing frozen, it begins at once."
-_ALSO = {
-    f"{_FREE}: copying": Plain(above="With nothing frozen, it begins at step {effect}.", below=_AT_ONCE, same=_AT_ONCE),
-    **dict(map(_put_off, ("QK", "VO"))),
-    "nearest to unigrams -> nearest to bigrams": Plain(
-        above="On text, predictions first come closest to unigram counts, and {effect} steps later to bigram counts.",
-        below="On text, predictions come closest to bigram counts before unigram counts.",
-        same="On text, predictions come closest to unigram and bigram counts at the same step.",
-    ),
-    "nearest to bigrams -> nearest to trigrams": Plain(
-        above="They come closest to trigram counts at least {effect} steps after that.",
-        below="They come closest to trigram counts before bigram counts.",
-        same="They come closest to trigram counts at the same step as to bigram counts.",
-    ),
-}
 
 
 QUESTION = read_question("dynamics", design=quick_or_full(_quick, _full))

@@ -15,7 +15,7 @@ import math
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Accounts, Ask, make_design, quick_or_full, read_question
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.verdict.judging import ON_THE_WAY
 from qkv.studies.vocabulary import (
     ABOVE,
@@ -279,26 +279,6 @@ def _stand_in_others(ask: Ask, design: Design) -> str:
         f"{100 * share:.0f} % of the validation texts stand word for word within a training text, as phrases of one"
         " sentence do: no figure here is of sentences of which nothing was seen, and knowing texts by heart helps"
     )
-
-
-_ACCOUNTS = Accounts(
-    columns=("what freezing W_E at random costs",),
-    rows=tuple(
-        (what, (name,))
-        for what, name in (
-            ("d_vocab / d_model near 1: characters, d_model 64", "characters frozen - characters trained"),
-            ("4: 512 pieces, d_model 128", "wide frozen - wide trained"),
-            ("8: 512 pieces, d_model 64", "frozen - trained"),
-            ("16: 512 pieces, d_model 32", "narrow frozen - narrow trained"),
-            ("32: 2,048 pieces, d_model 64", "many pieces frozen - many pieces trained"),
-            ("8, after a quarter of the steps", "cost at a quarter"),
-            ("8, after half of them", "cost at half"),
-            ("8, after three quarters", "cost at three quarters"),
-            ("8, hidden tokens predicted", "masked frozen - masked trained"),
-            ("8, W_U tied to W_E", "tied frozen - tied trained"),
-        )
-    ),
-)
 
 
 QUESTION = read_question("frozen-embeddings", design=quick_or_full(_quick, _full), counted=_stand_in_others)

@@ -27,7 +27,7 @@ from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
 from qkv.studies.probes.analogies import FEWEST_ASKED, FEWEST_WORDS, N_QUESTIONS, grouped, n_askable
 from qkv.studies.probes.contextual import MOST_TOKENS
-from qkv.studies.question import Ask, Plain, make_design, read_question
+from qkv.studies.question import Ask, make_design, read_question
 from qkv.studies.synthetic.streams import given
 from qkv.studies.vocabulary import (
     ABOVE,
@@ -115,7 +115,6 @@ _SELF = "how alike one word's vectors in different contexts are, beyond those of
 _WINDOW = "how alike vectors are to the mean of their window, beyond shuffled windows,"
 _ONE = "share of a word's occurrences that one vector explains, beyond shuffled words,"
 _ASKED_FIRST = ("masked", "classify")
-_BEYOND = "neighbours at the top (causal)"
 _ASKED, _BEYOND_C = "analogies asked", "beyond the nearest neighbour of c"
 
 
@@ -295,21 +294,6 @@ def _design(ask: Ask) -> Design:
         arms=(*arms, *published),
         contrasts=of_learned(contrasts, _ASKED_FIRST if labelled else _ASKED_FIRST[:1]),
     )
-
-
-def _beyond_neighbour(vectors: str, neighbour: str) -> Plain:
-    """Whether analogies by some vectors say more than naming a neighbour of the third word."""
-    return Plain(
-        above=f"{vectors} solve analogies more often than naming {neighbour}, by {{effect}} percentage points.",
-        below=f"{vectors} solve analogies less often than naming {neighbour}, by {{effect}} percentage points.",
-        same=f"{vectors} solve analogies no more often than naming {neighbour}.",
-    )
-
-
-_MANY = (
-    "A row of W_E is one vector per word, in any sentence; contextual vectors are many. Beyond what all words share,"
-    " those of one word are"
-)
 
 
 QUESTION = read_question("static-or-contextual", design=_design)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Scale
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, make_design, read_question
+from qkv.studies.question import Ask, make_design, read_question
 from qkv.studies.vocabulary import ABOVE, QUICK, Settings, arm, cost
 
 __all__ = ["QUESTION"]
@@ -74,15 +74,6 @@ def _design(ask: Ask) -> Design:
         arms=arms,
         contrasts=tuple(map(_left_out, order)),
         replicates=6,
-    )
-
-
-def _with(what: str) -> Plain:
-    """Of one technique left out."""
-    return Plain(
-        above=f"With {what}, the loss is {{effect}} nats per token higher.",
-        below=f"With {what}, the loss is {{effect}} nats per token lower.",
-        same=f"With {what}, the loss differs by nothing that matters.",
     )
 
 

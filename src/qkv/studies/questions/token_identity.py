@@ -15,7 +15,7 @@ import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, make_design, read_question
+from qkv.studies.question import Ask, make_design, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     ANSWERS,
@@ -149,28 +149,6 @@ def _design(ask: Ask) -> Design:
         arms=arms,
         contrasts=_contrasts(scale.n_layers, labelled),
     )
-
-
-_ALSO = {
-    "nearest 1 - 0 (causal)": Plain(
-        above="The nearest row of W_E identifies {effect} percentage points more tokens after it than before.",
-        below=(
-            "But from small rows of W_E, as in this recipe, the nearest row of W_E identifies {effect} percentage"
-            " points fewer tokens after it."
-        ),
-        same="The nearest row of W_E identifies as many tokens after it as before.",
-    ),
-    "identity 1 - 0 (masked)": Plain(
-        above="In a masked model, the probe identifies {effect} percentage points more tokens after the first layer.",
-        below="In a masked model, the probe identifies {effect} percentage points fewer tokens after the first layer.",
-        same="In a masked model, the probe identifies as many tokens after the first layer as before.",
-    ),
-    "information 4 - 0 (classify)": Plain(
-        above="In a text classifier, a probe reads {effect} nats more of the token at the top than at the bottom.",
-        below="In a text classifier, a probe reads {effect} nats less of the token at the top than at the bottom.",
-        same="In a text classifier, a probe reads as much of the token at the top as at the bottom.",
-    ),
-}
 
 
 QUESTION = read_question("token-identity", design=_design)

@@ -31,7 +31,7 @@ from qkv.studies.engine.assembly import config_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text
 from qkv.studies.expectation import Expected
 from qkv.studies.probes.relatedness import AGAIN, UNTRAINED, compared
-from qkv.studies.question import Ask, Plain, make_design, quick_or_full, read_question
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import ABOVE, AT_START, FULL, QUICK, Settings, arm, difference, learned, near
 
 __all__ = ["QUESTION"]
@@ -253,16 +253,6 @@ def _charges(ask: Ask, design: Design) -> str:
         said += " are a charge for what the tokenizer loses, made by a counted model of bytes at no compute"
         said += f"; the other {n_lossless} tokenizers lose nothing" * (n_lossless > 0)
     return said + (f"; what {' and '.join(unknown)} loses cannot be charged" if unknown else "")
-
-
-def _alike(of: str) -> Plain:
-    """Whether what is learned of which words are alike is what a model of words learns."""
-    which = "on which words are alike"
-    return Plain(
-        above=f"Input vectors of {of} agree with a word model {which}, {{effect}} more than untrained ones.",
-        below=f"Input vectors of {of} agree with a word model {which}, {{effect}} less than untrained ones.",
-        same=f"Input vectors of {of} agree with a word model {which} no more than untrained ones.",
-    )
 
 
 QUESTION = read_question("tokenizers", design=quick_or_full(_quick, _full), derive=compared, counted=_counted)

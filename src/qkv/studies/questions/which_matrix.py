@@ -9,7 +9,7 @@ trained, the cost of setting each matrix back to its start and the ledger stand 
 from qkv.presets import find as find_preset
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, make_design, quick_or_full, read_question
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     BELOW,
@@ -212,16 +212,6 @@ def _full(ask: Ask) -> Design:
             *_pair_costs("glorot "),
             _order("glorot ", near(0.0, MARGIN)),
         ),
-    )
-
-
-def _alone(letter: str) -> tuple[str, Plain]:
-    """What one matrix at I costs, the rest trained."""
-    alone = f"With W_{letter} = I alone, the"
-    return f"{letter} identity - trained", Plain(
-        above=f"{alone} loss is {{effect}} nats per token higher.",
-        below=f"{alone} loss is {{effect}} nats per token lower.",
-        same=f"{alone} model does as well.",
     )
 
 
