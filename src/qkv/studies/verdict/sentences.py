@@ -8,6 +8,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import compared, gate
@@ -35,6 +36,8 @@ __all__ = [
 
 FORMAT = 2
 """Of a verdict's file."""
+LONGEST_ANSWER = 60
+"""Words of a short answer and the size of its models; what does not fit follows as `more`."""
 _ELSEWHERE = "It may not hold for other recipes, sizes, training lengths or texts."
 """Of an answer that no run outside the study is known to contradict."""
 
@@ -103,15 +106,19 @@ def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -
     effects = [_named(effect, question) for effect in effects]
     first, unit = effects[0], effects[0].contrast.unit
     r, rows = first.result, [effect_row(effect) for effect in effects]
-    guessing = _worse_than_guessing(effects, made)
+    guessing, brief = _worse_than_guessing(effects, made), scale_words(made, first.contrast.arms)
+    said = plainly(question, effects, guessing)
+    lengths = accumulate(map(_n_words, said), initial=_n_words(brief))
+    n_first = max(1, sum(length <= LONGEST_ANSWER for length in lengths) - 1)
     of = f"{condition_words(made['setting'])} {_replicates(first, made)}."
     measured = {effect.contrast.name for effect in effects if effect.result.n or effect.result.verdict == "left out"}
     return {
         "asks": question.asks,
         "verdict": r.verdict,
         "sentence": sentence(first, question.name, of, made),
-        "plain": " ".join(filter(None, [gate(made["baseline"]), plainly(question, effects, guessing)])),
-        "brief": scale_words(made, first.contrast.arms),
+        "plain": " ".join(filter(None, [gate(made["baseline"]), *said[:n_first]])),
+        "more": " ".join(said[n_first:]),
+        "brief": brief,
         "condition": f"{of} {question.elsewhere or _ELSEWHERE}",
         "answers": [name for name in dict.fromkeys((first.contrast.name, *question.also)) if name in measured],
         "math": list(question.math),
@@ -136,6 +143,10 @@ def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -
         "literature": question.literature,
         "accounts": dataclasses.asdict(question.accounts) if question.accounts and not made["quick"] else None,
     }
+
+
+def _n_words(text: str) -> int:
+    return sum(any(map(str.isalnum, word)) for word in text.split())
 
 
 def _named(effect: Effect, question: Question) -> Effect:
@@ -270,7 +281,7 @@ def row_words(row: JsonMapping) -> str:
 
 
 def expected_words(expected: JsonMapping | None, whats: Mapping[str, str] | None = None) -> str:
-    """`above 0`, `within 5 of 0`, `less than *that effect*`; empty for None. whats: effect -> its name for a reader."""
+    """`above 0`, `within 5 of 0`, or less than another effect; empty for None. whats: effect -> what a reader calls it."""
     if not expected:
         return ""
     if "near" in expected:
@@ -279,21 +290,21 @@ def expected_words(expected: JsonMapping | None, whats: Mapping[str, str] | None
     return (
         f"{name} {value:g}"
         if name in ("above", "below")
-        else f"{name.replace('_', ' ')} *{(whats or {}).get(value, value)}*"
+        else f"{name.replace('_', ' ')} `{(whats or {}).get(value, value)}`"
     )
 
 
-def plainly(question: Question, effects: Sequence[Effect], guessing: Collection[str] = ()) -> str:
+def plainly(question: Question, effects: Sequence[Effect], guessing: Collection[str] = ()) -> list[str]:
     """The answer for a newcomer: of the main effect, and of others where more than one thing is asked.
 
     Empty where no replicate says anything of the first. guessing: effects that leave a model worse than guessing.
     """
-    first = effects[0]
-    words = [_said(question.plain, first)]
-    for name, plain in {first.contrast.name: None, **question.also}.items() if words[0] else ():
-        words += [_said(plain, effect) for effect in effects if plain and effect.contrast.name == name]
-        words += ["The model is then worse than uniform guessing."] if name in guessing else []
-    return " ".join(filter(None, words))
+    by_name = {effect.contrast.name: effect for effect in effects}
+    asked = {effects[0].contrast.name: question.plain, **question.also}
+    said = {name: _said(plain, by_name[name]) for name, plain in asked.items() if name in by_name}
+    worse = dict.fromkeys(guessing, " That is worse than uniform guessing.")
+    found = [words + worse.get(name, "") for name, words in said.items() if words]
+    return found if said[effects[0].contrast.name] else []
 
 
 _DAMAGE = ("reset ", "exchanged", "symmetric part", "antisymmetric part", "pruned", "order")
@@ -322,10 +333,11 @@ def _said(plain: Plain, effect: Effect) -> str:
         return ""
     if result.verdict == "unresolved":
         ends = f"{two_digits(result.low, unit)} to {two_digits(result.high, unit)} {unit_words(unit)}"
-        return f"Inconclusive{f' ({ends})' * (result.low is not None)}: {what}."
+        begun = "A hint, not significant after correction" if effect.only_alone else "Inconclusive"
+        return f"{begun}{f' ({ends})' * (result.low is not None)}: {what}."
     size = two_digits(result.effect, unit, signed=False)
     if result.verdict.startswith("differs but"):
-        return f"{plain.same} The effect ({size} {unit_words(unit)}) is smaller than what would matter."
+        return f"{plain.same} The effect ({size} {unit_words(unit)}) is too small to matter."
     if result.verdict == "equivalent":
         return plain.same
     return (plain.above if (result.effect or 0.0) > 0 else plain.below).format(effect=size)
@@ -339,7 +351,7 @@ def two_digits(value: float | None, unit: str, signed: bool = True) -> str:
         return f"{two_digits(100 * value, '', signed)}%"
     if value == 0:
         return "0"
-    places = 0 if unit in COUNTED else max(0, 1 - int(f"{value:e}".partition("e")[2]))
+    places = 0 if unit in COUNTED else max(0, 1 - int(f"{value:.1e}".partition("e")[2]))
     places += 95 <= abs(value) < 100 and unit not in COUNTED
     return f"{value if signed else abs(value):{'+' * signed},.{places}f}"
 
@@ -414,18 +426,19 @@ def notes(effects: Sequence[Effect], arms: Sequence[JsonMapping]) -> list[str]:
         names = [effect.contrast.what for effect in effects if arm["name"] in effect.contrast.arms]
         if arm["at_edge"] and names:
             found.append(
-                f"In {arm['at_edge']} of {len(arm['losses'])} replicates the best learning rate of {arm['name']} was at"
-                f" the edge of the grid, so a better one may lie outside; this affects {'; '.join(names)}"
+                f"In {arm['at_edge']} of {len(arm['losses'])} replicates the best learning rate was at"
+                f" the edge of the grid, so a better one may lie outside, for this arm: {arm['what']}. This affects"
+                f" {'; '.join(names)}"
             )
     for effect in effects:
         if effect.diverged:
             lost = many(effect.diverged, "replicate")
-            found.append(f"*{effect.contrast.what}* lacks {lost} that diverged: there the measure does not exist")
+            found.append(f"{lost} diverged and lack this measure: {effect.contrast.what}")
         r, unit = effect.result, effect.contrast.unit
         if r.mean_is_elsewhere:
             mean, median = two_digits(r.mean, unit), two_digits(r.effect, unit)
             far = f"; {r.outliers} of {r.n} replicates are outliers" * bool(r.outliers)
-            found.append(f"*{effect.contrast.what}*: mean {mean} {unit_words(unit)}, median {median}{far}")
+            found.append(f"Mean and median differ: {effect.contrast.what}, {mean} and {median} {unit_words(unit)}{far}")
     return found
 
 

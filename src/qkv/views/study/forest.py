@@ -109,8 +109,10 @@ def _panel(rows: Sequence[JsonMapping], top: float, first: JsonMapping, mark: fl
 
 def _effect(row: JsonMapping, top: float, x: Callable[[float], str], role: str) -> Iterable[str]:
     """Two lines: the name and what the effect comes to; below them its replicates, interval and estimate."""
-    unit = row["unit"] if row["unit"] in COUNTED else ""
-    effect, low, high = (two_digits(row[name], unit, signed=bool(row["margin"])) for name in ("effect", "low", "high"))
+    unit, is_loss = row["unit"] if row["unit"] in COUNTED else "", not row["margin"]
+    effect, low, high = (
+        f"{row[name]:.2f}" if is_loss else two_digits(row[name], unit) for name in ("effect", "low", "high")
+    )
     said = f"{effect} {row['verdict']}".rstrip()
     most = int((_WIDTH - 24) / _LETTER) - len(said)
     shown = row["what"] if len(row["what"]) <= most else row["what"][: most - 1] + "…"

@@ -11,13 +11,14 @@ from qkv.folder.run_folder import write_atomically
 from qkv.jsontypes import JsonMapping
 from qkv.studies.counting import counting_words, gate, yardstick
 from qkv.studies.engine.store import read_rows
-from qkv.studies.verdict.sentences import two_digits
 from qkv.studies.verdict.wording import unit_words
 from qkv.views.host import Host
 from qkv.views.report.page import page_of
 from qkv.views.study.section import (
+    ANSWER_COLUMNS,
     StudyPayload,
     accounts_table,
+    answer_cells,
     answering,
     as_shown,
     effort,
@@ -46,19 +47,11 @@ def study_page(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> str:
 
 # words and cells that the terminal and the Markdown share
 
-ANSWER_COLUMNS = ("effect", "estimate", "95% interval", "verdict", "n")
 EFFECT_COLUMNS = ("effect", "estimate", "95% interval", "verdict", "n", "p (corrected)", "would see", "expected")
 ARM_COLUMNS = (
     "arm", "what", "frozen (bit-identical)", "loss", "best n-gram, or what else is known", "sd", "learning rates",
     "best rate at the edge", "diverged",
 )  # fmt: skip
-
-
-def answer_cells(row: JsonMapping) -> tuple[str, ...]:
-    """One effect that an answer is about, to two digits."""
-    effect, low, high = (two_digits(row[name], row["unit"]) for name in ("effect", "low", "high"))
-    bounds = "–" if row["low"] is None else f"{low} to {high}"
-    return row["what"], f"{effect} {unit_words(row['unit'])}", bounds, row["verdict"], f"{row['n']:,}"
 
 
 def effect_cells(row: JsonMapping, verdict: JsonMapping) -> tuple[str, ...]:
@@ -105,6 +98,7 @@ def answer_text(verdict: JsonMapping, picture: str = "", others: Sequence[str] =
     lines = [begun, ""] if begun else []
     lines += [f"**{answer}** {verdict.get('brief', '')}".rstrip(), ""]
     lines += [f"![The effects that the answer is about, with their 95% intervals]({picture})", ""] if picture else []
+    lines += [verdict["more"], ""] if verdict.get("more") else []
     if math := verdict.get("math"):
         lines += ["## The math", "", *(f"- {line}" for line in math), ""]
     lines += ["## How sure we are, and for which models", "", kind_of_run(verdict), ""]

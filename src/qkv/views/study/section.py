@@ -30,7 +30,9 @@ __all__ = [
     "StudyPayload",
     "StudySection",
     "StudyRun",
+    "ANSWER_COLUMNS",
     "accounts_table",
+    "answer_cells",
     "answering",
     "as_shown",
     "axes",
@@ -71,7 +73,7 @@ class StudyEffect:
     """Effects with the same number are drawn together; `axes` says which those are."""
 
 
-_EFFECT = [f.name for f in dataclasses.fields(StudyEffect) if f.name not in ("values", "axis", "expected")]
+_EFFECT = [f.name for f in dataclasses.fields(StudyEffect) if f.name not in ("values", "axis", "expected", "unit")]
 """What an effect has as its verdict has it."""
 
 
@@ -124,10 +126,14 @@ class StudySection:
     asks: str = ""
     plain: str = ""
     """The answer for a newcomer; empty where no replicate says anything."""
+    more: str = ""
+    """What else the answer says."""
     brief: str = ""
     """Size, length and text of the main effect's models, in a sentence."""
     answers: tuple[str, ...] = ()
     """Names of the effects that the answer is about."""
+    figures: tuple[tuple[str, ...], ...] = ()
+    """Those effects to two digits, headings first."""
     math: tuple[str, ...] = ()
     """What is asked, as formulas."""
     condition: str = ""
@@ -194,8 +200,10 @@ def study_section(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> Stu
         name=verdict["study"],
         asks=verdict["asks"],
         plain=verdict["plain"],
+        more=verdict.get("more", ""),
         brief=verdict.get("brief", ""),
         answers=tuple(row["name"] for row in answering(verdict)),
+        figures=(ANSWER_COLUMNS, *map(answer_cells, answering(verdict))),
         math=tuple(verdict.get("math", ())),
         condition=verdict["condition"],
         counting=counting_words(verdict),
@@ -247,7 +255,7 @@ def expectations(verdict: JsonMapping) -> list[tuple[str, str]]:
     """
     stated = [row for row in verdict["contrasts"] if row["expected"]]
     failed = [
-        f"*{row['what']}* is {two_digits(row['effect'], row['unit'])} {unit_words(row['unit'])} (expected"
+        f"{row['what']}, {two_digits(row['effect'], row['unit'])} {unit_words(row['unit'])} (expected"
         f" {expected_words(row['expected'], _whats(verdict))})"
         for row in stated
         if row["outcome"] == "failed"
@@ -268,6 +276,16 @@ def answering(verdict: JsonMapping) -> list[JsonMapping]:
     rows = {row["name"]: row for row in verdict["contrasts"]}
     names = verdict.get("answers") or [verdict["contrasts"][0]["name"]]
     return [rows[name] for name in names if name in rows]
+
+
+ANSWER_COLUMNS = ("effect", "estimate", "95% interval", "verdict", "n")
+
+
+def answer_cells(row: JsonMapping) -> tuple[str, ...]:
+    """One effect that an answer is about, to two digits."""
+    effect, low, high = (two_digits(row[name], row["unit"]) for name in ("effect", "low", "high"))
+    bounds = EN_DASH if row["low"] is None else f"{low} to {high}"
+    return row["what"], f"{effect} {unit_words(row['unit'])}", bounds, row["verdict"], f"{row['n']:,}"
 
 
 def _whats(verdict: JsonMapping) -> dict[str, str]:
@@ -350,8 +368,8 @@ def values_of(row: JsonMapping) -> tuple[float, ...]:
 
 
 def _effect(row: JsonMapping, axis: int, expected: str) -> StudyEffect:
-    told = {name: row[name] for name in _EFFECT} | {"unit": unit_words(row["unit"])}
-    return StudyEffect(**told, expected=expected, values=values_of(row), axis=axis)
+    told = {name: row[name] for name in _EFFECT}
+    return StudyEffect(**told, unit=unit_words(row["unit"]), expected=expected, values=values_of(row), axis=axis)
 
 
 def _of(arms: Sequence[JsonMapping]) -> list[str]:
