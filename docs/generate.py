@@ -489,8 +489,9 @@ def answer_page(question: Question) -> str:
     also = [line for other, verdict in others for line in (_other_run(question, other, verdict, first), "")]
     lines += [answer_text(first, f"{name}.svg" if answer_svg(first) else "", also)]
     lines += ["## Everything else", ""]
-    lines += [f"Measured with `qkv study {question.name}`: {question.answer}. How to read tables and verdicts:"]
-    lines += ["[the questions](README.md#how-to-read-the-pages).", ""]
+    lines += [f"Your own text: `qkv study {question.name} TEXT`. What is measured:", ""]
+    lines += [*(f"- {part.removesuffix('.')}." for part in question.answer.split("; ")), ""]
+    lines += ["Words, verdicts and columns are explained [here](README.md#how-to-read-the-pages).", ""]
     lines += _folded("What is often said about it", question.heard) if question.heard else []
     lines += _folded("What has been published", question.literature)
     for name, verdict in found.items():
@@ -508,7 +509,7 @@ def _other_run(question: Question, name: str, verdict: dict[str, Any], first: di
     kind = "quick run" if name.endswith("-quick") else "full run"
     against = AGAINST * (kind == "quick run" and _is_opposite(verdict, first))
     answer = verdict["plain"] or "No result."
-    return f"**A {kind}{_place(question, name)} says:** {against}{answer} {verdict['brief']}"
+    return f"**A {kind}{_place(question, name)}.** {against}{answer} {verdict['brief']}"
 
 
 def _place(question: Question, name: str) -> str:
@@ -527,24 +528,22 @@ def _is_opposite(quick: dict[str, Any], full: dict[str, Any] | None) -> bool:
 
 
 def _log_of(kept: dict[str, Any]) -> list[str]:
-    """Where every training of a kept run stands, and how more are added to them; nothing where that is not kept."""
+    """Where the log of every training of a kept run is, and how to add to it; nothing where it is not kept."""
     folder = Path(kept["run"]).name
     if not (HERE / "answers" / "runs" / folder / ARCHIVE).is_file():
         return []
     what, seeds = (
-        ("What was not reached is added", "")
-        if kept["not_reached"]
-        else ("More replicates add", kept["replicates"] + 2)
+        ("To add what was not reached", "") if kept["not_reached"] else ("To add replicates", kept["replicates"] + 2)
     )
     made = kept["source"]["sha256"] == "made"
-    other = "(the sha256 of a folder differs from that of the single file in it)"
+    other = " (a folder has another sha256 than the single file in it)"
     given = " TEXT" + "".join(f":{name.upper()}" for name in ("images", "vectors") if name in kept["source"])
-    text = "" if made else f" and a TEXT of the sha256 above {other}"
+    text = "" if made else f" and a TEXT of the sha256 above{other}"
     return [
-        f"[Its log](runs/{folder}/{ARCHIVE}) has a row for every training. {what} to them, with",
-        f"{kept['software']}{text}: copy",
-        f"`docs/answers/runs/{folder}` into `runs/`, then type",
-        f"`qkv study {kept['study']}{'' if made else given}{seeds and f' --seeds {seeds}'}`.",
+        f"[Its log](runs/{folder}/{ARCHIVE}) has a row for every training.",
+        f"{what}, you need {kept['software']}{text}.",
+        f"Copy `docs/answers/runs/{folder}` into `runs/`.",
+        f"Then type `qkv study {kept['study']}{'' if made else given}{seeds and f' --seeds {seeds}'}`.",
         "",
     ]
 

@@ -165,7 +165,7 @@ def read_question(
     words = tomllib.loads((Path(__file__).parent / "questions" / f"{name}.toml").read_text(encoding="utf-8"))
     also = {effect: Plain(**plain) for effect, plain in words.pop("also", {}).items()}
     if in_demo := words.pop("in_demo", ""):
-        words["elsewhere"] = IN_DEMO + in_demo
+        words["elsewhere"] = f"{IN_DEMO} {in_demo}"
     if accounts := words.pop("accounts", None):
         rows = tuple((what, tuple(effects)) for what, effects in accounts["rows"])
         words["accounts"] = Accounts(columns=tuple(accounts["columns"]), rows=rows)

@@ -276,8 +276,8 @@ def _stand_in_others(ask: Ask, design: Design) -> str:
     if share < _TOLD_SHARE:
         return ""
     return (
-        f"{100 * share:.0f} % of the validation texts stand word for word within a training text, as phrases of one"
-        " sentence do: no figure here is of sentences of which nothing was seen, and knowing texts by heart helps"
+        f"{100 * share:.0f}% of the validation texts occur word for word within a training text, as phrases of one"
+        " sentence do; so no figure here is about entirely unseen sentences, and memorized texts help"
     )
 
 

@@ -6,6 +6,7 @@ again from its own numbers: `judged_again`.
 
 import dataclasses
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
@@ -281,7 +282,7 @@ def row_words(row: JsonMapping) -> str:
 
 
 def expected_words(expected: JsonMapping | None, whats: Mapping[str, str] | None = None) -> str:
-    """`above 0`, `within 5 of 0`, or less than another effect; empty for None. whats: effect -> what a reader calls it."""
+    """`above 0`, `within 5 of 0`, or less than another effect; empty for None. whats: effect -> what it is called."""
     if not expected:
         return ""
     if "near" in expected:
@@ -402,13 +403,14 @@ def intervals(effect: Effect) -> str:
 def _of_the_whole(made: JsonMapping, unit: str) -> list[str]:
     """What has to be known of the whole study beside its tables."""
     margins = " and ".join(two_digits(margin, unit, signed=False) for margin in made["earlier_margins"])
+    counted = re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", made["counted"].replace(" %", "%"))
     return [
-        *filter(None, [made["counted"]]),
+        *filter(None, counted.split("; ")),
         *([f"The same trainings were judged before with a margin of {margins}"] if margins else []),
         *(
             [
                 "Trainings made for other designs of this question on this text, with other effects or arms, count here"
-                f" too: {', '.join(made['taken_over'])}"
+                f" too: {', '.join(f'`{name}`' for name in made['taken_over'])}"
             ]
             if made["taken_over"]
             else []
@@ -426,8 +428,8 @@ def notes(effects: Sequence[Effect], arms: Sequence[JsonMapping]) -> list[str]:
         names = [effect.contrast.what for effect in effects if arm["name"] in effect.contrast.arms]
         if arm["at_edge"] and names:
             found.append(
-                f"In {arm['at_edge']} of {len(arm['losses'])} replicates the best learning rate was at"
-                f" the edge of the grid, so a better one may lie outside, for this arm: {arm['what']}. This affects"
+                f"In {arm['at_edge']} of {len(arm['losses'])} replicates the best learning rate was at the edge of the"
+                f" grid, so a better one may lie outside, for this arm: {arm['what'].partition(';')[0]}. This affects"
                 f" {'; '.join(names)}"
             )
     for effect in effects:

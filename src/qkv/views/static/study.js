@@ -134,7 +134,7 @@ function build({ model, el, figure }) {
   add(el, [study.more ? h("p", null, study.more) : null,
     study.math.length ? [h("h2", null, "The math"), h("ul", null, study.math.map(formula))] : null]);
   if (first) add(el, [h("h2", null, "How sure we are, and for which models"), tableOf("effects that the answer is about", study.figures[0], study.figures.slice(1)), paragraphs([study.condition, study.counting,
-    study.full_answer && `The full run on this text said: ${study.full_answer}`, ...study.not_reached.map((what) => `Not reached in the time: ${what}.`)])]);
+    study.full_answer && `The full run on this text said: ${study.full_answer}`])]);
   if (about.length) add(el, [h("h2", null, "What would change the answer"), about.map(([name, words]) => h("p", null, `${name}: ${words}`))]);
   add(el, [h("h2", null, "Everything else")]);
   const [columns, ...rows] = study.accounts;
@@ -142,7 +142,7 @@ function build({ model, el, figure }) {
   if (first) el.append(folded("Every effect, with its interval", forests(figure, study.effects, first), effectTable(study.effects)));
   if (study.arms.length) el.append(folded("Every arm", curves(figure, study.arms), armTable(study.arms)));
   add(el, others.map(([name, words]) => folded(name, h("p", null, words))));
-  add(el, [folded("Notes on this run", paragraphs([study.plain && study.sentence, ...study.notes.map((note) => `${note}.`), study.runs.length && times(study), study.effort && `${study.effort}.`]),
+  add(el, [folded("Notes on this run", paragraphs([study.plain && study.sentence, ...study.notes.map((note) => `${note}.`), ...study.not_reached.map((what) => `Not reached in time: ${what}.`), study.runs.length && times(study), study.effort && `${study.effort}.`]),
     named("facts", [["design", study.design.slice(0, 12)], ["text", study.source], ["computed with", study.software], ["kind", study.quick ? "quick run" : "full run"]].filter(([, value]) => value))), log(study)]);
 }
 

@@ -105,8 +105,9 @@ def answer_text(verdict: JsonMapping, picture: str = "", others: Sequence[str] =
     lines += [*_markdown(ANSWER_COLUMNS, map(answer_cells, answering(verdict))), ""]
     lines += [verdict["condition"], "", counting_words(verdict), "", *others]
     lines += ["## What would change the answer", ""]
-    changes = [words for heading, words in expectations(verdict) if "this answer" in heading]
-    lines += [*(f"- {words}" for words in changes), f"- Expected, before training: {verdict['falsified_by']}", ""]
+    changes = [f"- {words}" for heading, words in expectations(verdict) if "this answer" in heading]
+    lines += [*changes, *([""] if changes else []), "What we expected before training would be wrong if:", ""]
+    lines += [*(f"- {one.removesuffix('.')}." for one in verdict["falsified_by"].split("; ")), ""]
     return "\n".join(lines)
 
 
@@ -120,13 +121,16 @@ def folded_text(verdict: JsonMapping) -> str:
     if verdict["arms"]:
         rows = (arm_cells(arm, verdict) for arm in verdict["arms"])
         lines += [*_folded("Every arm", _markdown(ARM_COLUMNS, rows)), ""]
-    about = [verdict["sentence"], *verdict["notes"]]
-    about += [f"Not reached in the time: {'; '.join(verdict['not_reached'])}"] if verdict["not_reached"] else []
+    about = [
+        verdict["sentence"],
+        *verdict["notes"],
+        *(f"Not reached in time: {what}" for what in verdict["not_reached"]),
+    ]
     about += [f"{heading}: {words}" for heading, words in expectations(verdict) if heading.startswith("Expectations")]
     source = verdict["source"]
     about += [
-        f"{effort(verdict)}; text {source['name']}, sha256 {source['sha256'][:16]}; {verdict['software']}; design"
-        f" {verdict['design'][:12]}"
+        f"{effort(verdict)}; text {source['name']}, sha256 `{source['sha256'][:16]}`; {verdict['software']}; design"
+        f" `{verdict['design'][:12]}`"
     ]
     lines += [*_folded("Notes on this run", [f"- {words.removesuffix('.')}." for words in about]), ""]
     return "\n".join(lines)

@@ -240,7 +240,7 @@ def as_shown(verdict: JsonMapping) -> JsonMapping:
         return verdict
     first, *others = verdict["contrasts"]
     missing = [row["what"] for row in others if not row["n"]]
-    effects = [f"effects that no replicate measured: {', '.join(missing)}"] if missing else []
+    effects = [f"no replicate measured {what}" for what in missing]
     return {
         **verdict,
         "contrasts": [first, *(row for row in others if row["n"])],
