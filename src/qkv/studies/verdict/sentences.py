@@ -435,7 +435,7 @@ def notes(effects: Sequence[Effect], arms: Sequence[JsonMapping]) -> list[str]:
     for effect in effects:
         if effect.diverged:
             lost = many(effect.diverged, "replicate")
-            found.append(f"{lost} diverged and lack this measure: {effect.contrast.what}")
+            found.append(f"Missing in {lost} that diverged: {effect.contrast.what}")
         r, unit = effect.result, effect.contrast.unit
         if r.mean_is_elsewhere:
             mean, median = two_digits(r.mean, unit), two_digits(r.effect, unit)
