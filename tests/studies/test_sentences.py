@@ -89,9 +89,9 @@ def test_constants_what_is_left_out_and_what_was_not_measured():
     assert row_words(row | one) == "The size: inconclusive (+0.50 nats per token, no interval, 1 replicate)"
 
 
-def file_of(name: str, values: tuple[float, ...], uniform: float = 9.0) -> dict:
+def file_of(name: str, values: tuple[float, ...], uniform: float = 9.0, *, quick: bool = True) -> dict:
     """Of a study in which every effect has those values, and every arm a loss of 2."""
-    empty = found(name, "unresolved", 0.0)
+    empty = found(name, "unresolved", 0.0, quick=quick)
     effects = judged([(c, numbered(values)) for c in empty.design.contrasts])
     arms = tuple(
         ArmFigures(arm=arm, losses=(2.0,), rates=(), at_edge=0, diverged=0, trainings=1, frozen=(), curve=())
@@ -164,7 +164,7 @@ def test_a_setting_is_told_in_short_sentences():
 
 
 def test_what_does_not_fit_a_short_answer_follows_it():
-    file = file_of("known-results", (0.25, 0.125, 0.25, 0.125, 0.25, 0.125))
+    file = file_of("known-results", (25.0, 12.5, 25.0, 12.5, 25.0, 12.5), quick=False)
     question = find("known-results")
     said = [plain.above for name, plain in question.also.items() if name in file["answers"]]
     assert len(said) > 3 and file["answers"][0] == file["contrasts"][0]["name"] and file["math"] == list(question.math)

@@ -24,15 +24,15 @@ def test_the_page_is_complete_and_asks_for_nothing(verdict):
 def test_the_answer_is_the_same_in_markdown(verdict):
     file = verdict(brief="Measured with 2 layers.", more="Nor does it.", math=["`a = b`"], answers=["frozen - trained"])
     parts = (
-        "**Yes.** Measured with 2 layers.", "](x.svg)", "Nor does it.", "## The math\n\n- `a = b`", "## How sure we are",
+        "**Yes.** Measured with 2 layers.", "](x.svg)", "Nor does it.", "## The math\n\n- `a = b`", "## How sure",
         "From a full run, unfinished.", "| cost | +0.12 nats per token | +0.080 to +0.16 | differs | 4 |", "On s.",
-        "No counting baseline applies", "Another run.", "## What would change the answer", "would be wrong if:\n\n- If not.",
+        "No counting baseline applies", "Another run.", "## What would change", "wrong if:\n\n- If not.",
     )  # fmt: skip
     text = answer_text(file, "x.svg", ["Another run."])
     assert [text.find(part) for part in parts] == sorted(text.find(part) for part in parts) and parts[0] in text
     loses = verdict(
-        plain="These models know less than counting (2.00 nats per token against 1.00 for the best n-gram), so this answer"
-        " is about models that have not yet learned the text. Yes.",
+        plain="These models know less than counting (2.00 nats per token against 1.00 for the best n-gram), so this"
+        " answer is about models that have not yet learned the text. Yes.",
         baseline={"ngram": 1.0, "trained": 2.0, "better": 0, "of": 1, "tokens": 9, "order": 2},
     )
     assert answer_text(loses).startswith("These models know less") and "text.\n\n**Yes.**" in answer_text(loses)

@@ -131,9 +131,8 @@ def _print(verdict: JsonMapping) -> None:
     from qkv.views.study.section import accounts_table
 
     verdict = as_shown(verdict)
-    if verdict["plain"]:
-        print(verdict["plain"])
-    print(verdict["condition"])
+    for words in filter(None, (verdict["plain"], verdict["more"], verdict["condition"])):
+        print(words)
     print(counting_words(verdict))
     print(verdict["sentence"] + "\n")
     if side_by_side := accounts_table(verdict):

@@ -9,8 +9,9 @@ import { VERSION } from "./version.js";
 let off = () => {};
 
 export function openStudy(main, payload) {
-  const opened = [...main.querySelectorAll("details[open] > summary")].map((summary) => summary.textContent);
-  const [at, place] = [document.activeElement?.matches("summary") && document.activeElement.textContent, scrollY];
+  const titleOf = (summary) => summary.textContent.split(":")[0]; // counts come after it
+  const opened = [...main.querySelectorAll("details[open] > summary")].map(titleOf);
+  const [at, place] = [document.activeElement?.matches("summary") && titleOf(document.activeElement), scrollY];
   off();
   main.replaceChildren();
   if (payload.version !== VERSION) {
@@ -21,8 +22,8 @@ export function openStudy(main, payload) {
   main.append(h("p.eyebrow", null, "qkv · study"), h("h1", null, payload.study.asks || payload.study.name), section);
   off = study.render({ model: createModel(payload), el: section });
   for (const summary of main.querySelectorAll("details > summary")) { // drawn again: what the reader had opened, and where they were
-    summary.parentElement.open = opened.includes(summary.textContent);
-    if (summary.textContent === at) summary.focus({ preventScroll: true });
+    summary.parentElement.open = opened.includes(titleOf(summary));
+    if (titleOf(summary) === at) summary.focus({ preventScroll: true });
   }
   scrollTo({ top: place, behavior: "instant" });
   document.documentElement.dataset.ready = "yes";

@@ -27,20 +27,20 @@ function forest(figure, rows, title, first) {
   const margins = [...new Set(rows.map((r) => r.margin))].sort((a, b) => a - b);
   const frame = figure({ wide: true, title, caption: `A large dot is the estimate (the median of paired replicates), the line its 95% interval, small dots single replicates. The band is the margin of ${margins.map((m) => number(m)).join(" or ")}, below which a difference was called trivial before the first training.` });
   chart(frame, (width, colours) => {
-    const names = rows.map((r) => r.what);
-    const left = widthOf(names, 0.42 * width, 7.4); // a longer one takes another line
-    const row = Math.max(30, 8 + 13 * Math.ceil((10 * d3.max(names, (name) => name.length)) / left));
+    const [names, words] = [rows.map((r) => r.name), rows.map((r) => r.what)];
+    const left = widthOf(words, 0.42 * width, 7.4); // a longer one takes another line
+    const row = Math.max(30, 8 + 13 * Math.ceil((10 * d3.max(words, (what) => what.length)) / left));
     return plot(colours, rows.map((r) => `${r.what} ${signed(r.effect, r.unit)}, ${between(r.low, r.high, r.unit)}`).join("; "), {
       width, height: row * rows.length + 40, marginLeft: left + 8, marginRight: 16, marginTop: 8, marginBottom: 28,
       x: { label: null, tickSize: 0, ticks: width < 520 ? 3 : 6, tickFormat: tick, nice: true, domain: d3.extent([-margins.at(-1), margins.at(-1), ...rows.flatMap((r) => [r.low, r.high, ...r.values])]) },
       y: { domain: names, label: null, axis: null, padding: 0 },
       marks: [
-        Plot.axisY({ label: null, tickSize: 0, lineWidth: left / 15 }),
-        Plot.barX(rows, { x1: (r) => -r.margin, x2: "margin", y: "what", fill: colours.mute, fillOpacity: 0.16 }),
+        Plot.axisY({ label: null, tickSize: 0, lineWidth: left / 15, tickFormat: (_, i) => words[i] }),
+        Plot.barX(rows, { x1: (r) => -r.margin, x2: "margin", y: "name", fill: colours.mute, fillOpacity: 0.16 }),
         Plot.ruleX([0], { stroke: colours.faint }),
-        Plot.dot(rows.flatMap((r) => r.values.map((value) => ({ what: r.what, value }))), { x: "value", y: "what", r: 2, fill: colours.mute }),
-        Plot.ruleY(rows, { x1: "low", x2: "high", y: "what", stroke: (r) => (r === first ? colours.accent : colours.soft), strokeWidth: 2 }),
-        Plot.dot(rows, { x: "effect", y: "what", r: 5, fill: (r) => (r === first ? colours.accent : colours.soft) }),
+        Plot.dot(rows.flatMap((r) => r.values.map((value) => ({ name: r.name, value }))), { x: "value", y: "name", r: 2, fill: colours.mute }),
+        Plot.ruleY(rows, { x1: "low", x2: "high", y: "name", stroke: (r) => (r === first ? colours.accent : colours.soft), strokeWidth: 2 }),
+        Plot.dot(rows, { x: "effect", y: "name", r: 5, fill: (r) => (r === first ? colours.accent : colours.soft) }),
       ],
     });
   });
