@@ -319,8 +319,9 @@ def answers_page() -> str:
         "People who meet self-attention ask the same questions again and again, and public answers contradict one",
         "another. qkv answers them by training: arms that differ in one thing, the same batches and initial values, a",
         "learning rate tuned for each arm in every replicate, and an interval. Each short answer states the text,",
-        "recipe, size and steps it was measured at, and where it is known not to hold. Its page has every figure, what",
-        "is often said about it, and what would show it to be wrong. Your own text: `qkv study NAME my.txt --quick`.",
+        "recipe, size and steps it was measured at, and where it is known not to hold. Its page has a picture, the math,",
+        "how sure we are and what would change the answer; every figure is folded below. Your own text:",
+        "`qkv study NAME my.txt --quick`.",
         "",
         f"{_knowledge()} {_expectations()}",
         "",
@@ -446,7 +447,7 @@ READING = (
     "| arm | one way to train; *Every arm* says what each one does |",
     "| replicate, *n* | all arms trained from one seed, with the same batches and the same initial values of every"
     " matrix that two of them share; *n* is how many replicates a row has (for rates in `calibrate`: small studies) |",
-    "| *estimate*, *95 % interval* | the median of the paired differences, one per replicate, and its interval; where"
+    "| *estimate*, *95% interval* | the median of the paired differences, one per replicate, and its interval; where"
     " the mean is farther from it than the margin, a note gives both |",
     "| margin | the largest effect that would not matter, a part of the design |",
     "| *p (corrected)* | the chance of so large an effect where there is none: of the first row alone, of any other"

@@ -1,15 +1,14 @@
 """What is learned in which order, and when do heads learn to copy?
 
-Where a block of letters comes again and again, a training has one stage, at which it begins to copy; on text its loss
-falls below what the frequencies of tokens give, then below what counting pairs gives, then beyond. The step at which
-each is reached is read from the same windows all along. That a lower loss comes after a higher one is no finding; the
-order is asked of the predictions: when they are nearest to those of frequencies, of pairs and of threes. Which matrix
-has to move *when* is asked by holding it: for the first third of the steps W_Q and W_K, or W_V and W_O, or W_V alone,
-or W_E, or the MLP, keeps its start and is then released, at the learning rate that is best where nothing is held, so
-that nothing but the holding delays a stage. In full copying begins within that third, and may with a matrix still held:
-then it did without that one's learning, and is told so; a tenth ends before it begins. Depth is the control for
-copying: one layer was thought unable to find the letter behind an earlier one. In full it gets below what striking
-letters out gives too (docs/decisions), so what tells one from two is how far it ends from them.
+On a repeated block of letters, training has one stage: the step at which the model begins to copy. On text, the loss
+falls below that of unigram counts, then below that of bigram counts, then further. The step of each stage is read from
+the same windows throughout. That a lower loss comes later is no finding, so the order is read from predictions: when
+they are closest to unigram, bigram and trigram counts. Which matrix has to move *when* is tested by freezing it: for
+the first third of the steps W_Q and W_K, or W_V and W_O, or W_V alone, or W_E, or the MLP keeps its initial values. The
+learning rate is the one tuned with nothing frozen, so only the freezing can delay a stage. In full, copying begins
+within that third, and may begin with a matrix still frozen; a tenth ends before it begins. Depth is the control for
+copying: one layer was thought unable to find the letter behind an earlier one. In full it, too, gets below guessing
+among unused letters (docs/decisions), so depths are compared by their final loss.
 """
 
 import dataclasses

@@ -1,13 +1,13 @@
 """If the W matrices are trained, must the embeddings be?
 
-Quick: two vocabularies, word pieces (many more tokens than d_model) and characters. Full: the cost over
-d_vocab / d_model, kinds of frozen tables, tied and untied, causal and masked, and by token frequency. Full, on a table
-of labelled texts: next tokens, hidden tokens and classes, the last from scratch and from a body that learned to fill in
-hidden tokens of the same texts, which is then held (feature-based), trained on (fine-tuned), or trained on but for W_E.
+Quick: two vocabularies, word pieces (many more tokens than d_model) and characters. Full: the cost by d_vocab /
+d_model, by kind of frozen table, tied and untied, causal and masked, and by token frequency. Full, on a table of
+labeled texts: next tokens, hidden tokens and classes. Classes are learned from scratch and from a body pretrained on
+hidden tokens of the same texts, which is then frozen (feature-based), trained (fine-tuned), or trained except for W_E.
 
-Both arms of a pair start from the same rows. How large those are matters more than whether they are trained: rows of
-N(0, 0.02) that are frozen drown in what the blocks add to them, so the pair that answers the question starts from
-N(0, 1), and the small start is a pair of its own.
+Both arms of a pair start from the same rows. The size of the rows matters more than whether they are trained: frozen
+rows of N(0, 0.02) drown in what the blocks add to them. So the pair that answers the question starts from N(0, 1), and
+small rows are a pair of their own.
 """
 
 import dataclasses

@@ -1,14 +1,14 @@
 """Is a token's identity lost after the first layer? And when the objective is masked tokens?
 
-Layer 0 is what enters the first block, the row of W_E; layer i is what leaves block i. A linear probe and the nearest
-row of W_E name the token at a position, on windows that neither model nor probe was fitted on. The probe is asked about
-the most frequent tokens alone (`MOST_CLASSES`, and fewer where fewer stand often enough in every part of the windows),
-the nearest row about all of them: what the one names, the other need not. A model without skip connections is the
-control that loses it; untrained models show what attention mixes before anything is learned. Every token that the
-masked task hides shows [MASK], in training too, so none is left in sight by a rule; the probe of hidden positions says
-where the model makes the identity anew. At layer 0 it can find nothing there: all show the same row. A masked model is
-asked fewer tokens a step, so it gets more steps; positions are rotary and the start is Glorot's but for small rows of
-W_E, where it learns in the time of a study.
+Layer 0 is the input of the first block, the row of W_E; layer i is the output of block i. A linear probe and the
+nearest row of W_E identify the token at a position, on windows that neither model nor probe was fitted on. The probe is
+asked about the most frequent tokens only (`MOST_CLASSES`, and fewer where fewer occur often enough in every part of the
+windows), the nearest row about all; what one identifies, the other need not. A model without skip connections is the
+control that loses identity; untrained models show what attention mixes before anything is learned. Every token that the
+masked task hides shows [MASK], in training too, so none stays visible. The probe of hidden positions shows where the
+model reconstructs the identity; at layer 0 it can find nothing, since all show the same row. A masked model predicts
+fewer tokens a step, so it gets more steps. Positions are rotary and initialization is Glorot with small rows of W_E,
+where it learns within a study's time.
 """
 
 import dataclasses

@@ -2,25 +2,24 @@
 
 The same text under tokenizers of six kinds and several vocabularies. A nat per token means something else under each,
 so everything is in bits per byte of the same validation text, and what a tokenizer loses is charged. All arms have a
-body of the same sizes and read windows of as many tokens, as many windows a step; what is held equal is the budget, by
-the number of steps. *Equal compute*: as many floating-point operations of training as characters take, those of W_U
-with its larger vocabulary among them (steps of as many tokens would not do: words would get three times the operations
-of characters). *Equal text*: as many bytes read. Each arm says what it gets of the other budget.
+body of the same sizes and read windows of equally many tokens, equally many per step; the number of steps equalizes the
+budget. *Equal compute*: as many floating-point operations of training as characters take, including those of W_U with
+its larger vocabulary. (Equally many tokens would not do: words would get three times the operations of characters.)
+*Equal text*: as many bytes read. Each arm states what it gets of the other budget.
 
-What a tokenizer loses (a word that it does not know, the kind of a space) no model has to predict. It is charged in
-bits per byte, by a model of bytes that is counted on the training part and costs no compute; how much of each figure
-that charge is stands beside the table.
+What a tokenizer loses (an unknown word, the kind of a space) no model has to predict. It is charged in bits per byte,
+by a model of bytes that is counted on the training part and costs no compute; the notes say how large that charge is.
 
-What comes with a tokenizer is not held equal: parameters (rows of W_E, columns of W_U), bytes in a window, and its
+Not held equal is what comes with a tokenizer: parameters (rows of W_E, columns of W_U), bytes in a window, and its
 vocabulary and the model of what it loses, which are counted on the whole training part.
 
-Is a word's relatedness still there under subwords? Of models that read as much text, each with a twin on another seed,
-it is asked which of the same common words are alike: by rows of W_E, where a word is the mean of the rows of its
-pieces, and by contextual vectors at its last piece (`studies.probes.words`). What matters is how far a tokenizer's
-answer agrees with that of words, in rank correlation over pairs, beside the most that noise between seeds lets it be,
-and beside what the same tokenizer agrees at its start: words that share pieces share rows, whatever was learned. That
-is of the words and of no coordinates. It is left out where a model learned no more than frequencies or two seeds share
-nothing. --quick does not ask it: words get a hundred steps there.
+Does a word keep its relatives under subwords? Models that read equally much text, each with a twin on another seed, are
+asked which of the same frequent words are alike: by rows of W_E, where a word is the mean of the rows of its pieces,
+and by contextual vectors at its last piece (`studies.probes.words`). The measure is how far a tokenizer agrees with
+whole words, in rank correlation over pairs. It is compared with the most that noise between seeds allows and with the
+untrained model: words that share pieces share rows, whatever was learned. That depends on the words and on no
+coordinates. It is left out where a model learned no more than answer frequencies or two seeds do not agree at all.
+--quick leaves it out: words get a hundred steps there.
 """
 
 import dataclasses
