@@ -167,7 +167,7 @@ def test_a_page_with_a_log_says_which_text_and_version_add_to_it():
         named = design["source_sha256"] != "made"
         assert (f"{design['software']} and a TEXT of the sha256 above" in asked) == named
         assert (f"`qkv study {name} TEXT" in asked) == named and f"`qkv study {name}" in asked
-        assert f"sha256 {design['source_sha256'][:16]}" in page.partition(f"runs/{log.name}/archive.json.bz2")[0]
+        assert f"sha256 `{design['source_sha256'][:16]}`" in page.partition(f"runs/{log.name}/archive.json.bz2")[0]
 
 
 def test_what_is_told_beside_a_benchmark_is_what_the_kept_run_says():
