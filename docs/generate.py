@@ -510,7 +510,8 @@ def _other_run(question: Question, name: str, verdict: dict[str, Any], first: di
     kind = "quick run" if name.endswith("-quick") else "full run"
     against = AGAINST * (kind == "quick run" and _is_opposite(verdict, first))
     answer = verdict["plain"] or "No result."
-    return f"**A {kind}{_place(question, name)}.** {against}{answer} {verdict['brief']}"
+    measured_at = verdict["brief"] if verdict["quick"] else verdict["condition"]
+    return f"**A {kind}{_place(question, name)}.** {against}{answer} {measured_at}"
 
 
 def _place(question: Question, name: str) -> str:
