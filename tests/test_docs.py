@@ -64,9 +64,11 @@ def test_every_command_is_documented_and_its_examples_parse(name):
 def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(path, generate):
     pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
     from qkv.studies.engine.design import OF_TRAININGS
+    from qkv.studies.questions import find
     from qkv.studies.verdict.comparison import compare_rate
     from qkv.studies.verdict.sentences import FORMAT
     from qkv.studies.verdict.statistics import how_exact, judge
+    from qkv.studies.verdict.wording import unit_words
 
     kept, kind = json.loads(path.read_text(encoding="utf-8")), path.stem.rpartition("-")[2]
     assert kept["format"] == FORMAT and ("-labelled-" in path.stem) == kept["source"].get("labelled", False)
@@ -74,9 +76,14 @@ def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(p
     where = [words for end, words in generate.ELSEWHERE.items() if end in path.stem.removeprefix(kept["study"])]
     title = f"## {kind.capitalize()} run{''.join(where)}\n"
     text = page.partition(title)[2].partition("\n## ")[0]
+    question = find(kept["study"])
+
+    def label(row):
+        return question.label(row["name"], row["what"])
+
     for place, row in enumerate(kept["contrasts"]):
         if place and kept["not_reached"] and not row["n"]:
-            assert re.search(rf"Not reached in the time: .*tells: .*{re.escape(row['name'])}", text)
+            assert f"- Not reached in time: no replicate measured {label(row)}." in text
             continue
         values, margin = row["values"], row["margin"]
         if row["constant"]:
@@ -94,8 +101,8 @@ def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(p
             wanted = compare_rate(values, row["nominal"], margin, row["tries"]).verdict
         else:
             wanted = judge(values, margin)
-        start, end = row["what"].replace("|", "\\|"), f": {row['name']} ({row['unit']})"
-        (line,) = [line for line in text.splitlines() if line.startswith(f"| {start}") and f"{end} |" in line]
+        start = f"| {label(row)} ({unit_words(row['unit'])}) | "
+        (line,) = [line for line in text.splitlines() if line.startswith(start)]
         assert line.split(" | ")[3].removesuffix(" (not after correction)") == wanted
         assert place or row["nominal"] is not None or f"intervals: {how_exact(row['n'])};" in text
 
@@ -161,7 +168,7 @@ def test_a_page_with_a_log_says_which_text_and_version_add_to_it():
         named = design["source_sha256"] != "made"
         assert (f"{design['software']} and a TEXT of the sha256 above" in asked) == named
         assert (f"`qkv study {name} TEXT" in asked) == named and f"`qkv study {name}" in asked
-        assert f"sha256 {design['source_sha256'][:16]}" in page.partition(f"runs/{log.name}/archive.json.bz2")[0]
+        assert f"sha256 `{design['source_sha256'][:16]}`" in page.partition(f"runs/{log.name}/archive.json.bz2")[0]
 
 
 def test_what_is_told_beside_a_benchmark_is_what_the_kept_run_says():

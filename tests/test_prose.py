@@ -1,4 +1,4 @@
-"""Hand-written pages are plain technical English: sentences of a readable length, and none of the phrases below."""
+"""Pages are plain technical English: sentences of a readable length, none of the phrases below; answers are short."""
 
 import re
 from pathlib import Path
@@ -13,6 +13,7 @@ PAGES = [
     *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem not in ELSEWHERE),
     *(ROOT / "docs" / folder / "README.md" for folder in ("playground", "benchmarks", "decisions")),
 ]
+ANSWERS = sorted(page for page in (ROOT / "docs" / "answers").glob("*.md") if page.stem != "proofs")
 MEAN, LONG, LONG_SHARE, LONGEST = 18, 30, 0.06, 40
 """At most so many words per sentence on average; at most that share of the sentences over LONG; none over LONGEST."""
 NOT_SAID = (
@@ -64,6 +65,85 @@ def faults(text: str) -> list[str]:
     if len(long) > LONG_SHARE * len(found):
         wrong.append(f"{len(long)} of {len(found)} sentences have over {LONG} words: {' // '.join(long)}")
     return wrong
+
+
+MOST_ROWS, MOST_COLUMNS, LONGEST_ANSWER = 10, 7, 60
+"""Of a table that is not folded; words of an answer."""
+PARTS = ("The math", "How sure we are, and for which models", "What would change the answer", "Everything else")
+RAW = (
+    r"\b(?:enc\.|dec\.)?L\d+\.\w+", r"\*\*?\.\w", r"\b[\w-]+-[0-9a-f]{8}\b", r"\b(?!W_|d_)[a-z]\w*_\w+\b",
+    r"\de-\d", r"\d %", r"\b\w+ - \w+, less\b",
+)  # fmt: skip
+"""Addresses, globs, folders, names of settings, powers of ten and spaces before a percent sign, in prose."""
+
+
+def unfolded(text: str) -> str:
+    """What a reader sees without opening anything."""
+    return re.sub(r"<details.*?</details>", "", text, flags=re.S)
+
+
+def tables(text: str) -> list[tuple[int, int]]:
+    """Rows, without the head, and columns of every table."""
+    found = re.findall(r"((?:^\|.*\n)+)", text, flags=re.M)
+    return [(len(rows) - 2, rows[0].count(" | ") + 1) for rows in (block.splitlines() for block in found)]
+
+
+def n_digits(number: str) -> int:
+    """Significant digits."""
+    return len(re.sub(r"\D", "", number).lstrip("0"))
+
+
+def figure_faults(text: str) -> list[str]:
+    """Numbers with a decimal point and more than three digits, and what else is not written for a reader."""
+    low = re.sub(r"`[^`]*`|<[^>]*>|arXiv:? \d+\.\d+|torch \S+", "", prose(text))
+    numbers = re.findall(r"(?<![\w.])[+-]?\d[\d,]*\.\d+(?![\w.]*\d)", low)
+    wrong = [f"{number} has too many digits" for number in numbers if n_digits(number) > 3]
+    return wrong + [f"'{found}' is raw" for pattern in RAW for found in re.findall(pattern, low)]
+
+
+@pytest.mark.parametrize("page", ANSWERS, ids=lambda page: page.stem)
+def test_an_answer_page_is_in_plain_sentences(page):
+    text = re.sub(r"</?(?:details|summary)[^>]*>", "\n\n", page.read_text("utf-8"))
+    assert faults(text) + figure_faults(text) == []
+
+
+@pytest.mark.parametrize("page", [page for page in ANSWERS if page.stem != "README"], ids=lambda page: page.stem)
+def test_an_answer_page_has_its_parts_in_order_and_the_rest_folded(page):
+    text = page.read_text("utf-8")
+    seen = unfolded(text)
+    title, *_ = re.findall(r"^# (.+)$", text, flags=re.M)
+    places = [seen.index(f"\n## {part}\n") for part in PARTS]
+    assert places == sorted(places) and title.endswith(("?", ".")), "the question first, in the asker's words"
+    start = seen[: places[0]]
+    assert start.count("![") == 1 and seen.count("![") == 1, "one picture, above the math"
+    (answer,) = re.findall(r"^\*\*(.+)$", start, flags=re.M)
+    assert start.index(answer) < start.index("![") and n_words(answer) <= LONGEST_ANSWER, n_words(answer)
+    assert "\nThese models know less than counting" not in start.partition(answer)[2], "what limits an answer is first"
+    math = seen[places[0] : places[1]].partition("\n\n")[2].strip().splitlines()
+    assert 1 <= len(math) <= 3 and all(line.startswith("- ") and len(line) < 140 for line in math)
+    wide = [table for table in tables(seen) if table[0] > MOST_ROWS or table[1] > MOST_COLUMNS]
+    assert tables(seen[places[1] : places[2]]) and wide == []
+
+
+@pytest.mark.parametrize(
+    "words, wrong",
+    [
+        ("It costs 4.214 nats.", "4.214 has too many digits"),
+        ("It costs 74 % of it.", "'4 %' is raw"),
+        ("The share of L0.q is lower.", "'L0.q' is raw"),
+        ("All of enc.**.W_O moves.", "'**.W' is raw"),
+        ("Below -3.3e-16 it is 0.", "'3e-1' is raw"),
+        ("See study-which-matrix-a-a402dde8.", "'study-which-matrix-a-a402dde8' is raw"),
+    ],
+)
+def test_what_is_not_written_for_a_reader_is_found(words, wrong):
+    assert wrong in figure_faults(words)
+    assert figure_faults("W_E costs 97.1% of 32,767 tokens, +0.00072 to 3.61 (arXiv 2605.09751), `L0.q` too.") == []
+
+
+def test_a_table_is_counted_where_it_is_seen():
+    table = "| a | b |\n| --- | --- |\n" + "| 1 | 2 |\n" * 11
+    assert tables(f"x\n\n{table}") == [(11, 2)] and tables(unfolded(f"<details>\n{table}</details>")) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

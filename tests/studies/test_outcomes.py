@@ -130,9 +130,10 @@ def test_nats_per_token_of_different_tokenizers_are_not_compared():
         ({"above": 0.0}, "above 0"),
         ({"below": 0.5}, "below 0.5"),
         ({"near": 0.0, "within": 5.0}, "within 5 of 0"),
-        ({"less_than": "b"}, "less than *b*"),
+        ({"less_than": "b"}, "less than `b`"),
         (None, ""),
     ],
 )
 def test_an_expectation_in_words(expected, words):
     assert expected_words(expected) == words
+    assert expected_words(expected, {"b": "the other"}) == words.replace("`b`", "`the other`")

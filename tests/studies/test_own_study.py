@@ -24,7 +24,7 @@ from qkv.studies.engine.estimate import Estimate
 from qkv.studies.own import QUANTITIES, Own, read
 from qkv.studies.question import Ask
 from qkv.studies.verdict.judging import judged, numbered
-from qkv.studies.verdict.sentences import plainly
+from qkv.studies.verdict.sentences import plainly, two_digits
 
 ROOT = Path(__file__).parents[2]
 STUDY = """
@@ -169,9 +169,9 @@ def test_a_planted_difference_is_found_and_said(write, capsys, monkeypatch, tmp_
     verdict = json.loads(out)
     assert verdict["verdict"] == "differs" and verdict["low"] > 0.02
     assert verdict["asks"] == "Does width help?" and verdict["study"] == "mine"
-    size, low, high = (f"{verdict[name]:.3f}" for name in ("effect", "low", "high"))
+    size, low, high = (two_digits(verdict[name], "") for name in ("effect", "low", "high"))
     first = "A narrow model costs "
-    interval = f"Cost of a narrow model: +{size} nats per token (95% interval +{low} to +{high}, 9 replicates)."
+    interval = f"Cost of a narrow model: {size} nats per token (95% interval {low} to {high}, 9 replicates)."
     assert first in verdict["plain"] and interval in verdict["sentence"] and "of 100 steps" in err
     assert verdict["expected"] == {"above": 0.0} and verdict["otherwise"] == []
     assert [row["outcome"] for row in verdict["contrasts"]] == ["met", None]
@@ -196,13 +196,13 @@ def test_what_makes_no_difference_and_what_is_open_are_said_so(write):
         ([0.5, -0.5, 0.2, -0.3, 0.4, -0.1], "Inconclusive (-0.43 to +0.46 nats per token): cost of a narrow model."),
         ([-0.51, -0.5, -0.52, -0.5, -0.5, -0.52], "narrow model lowers the loss by 0.51 nats per token."),
     ):
-        assert said in plainly(own.question, judged([(contrast, numbered(values))]))
+        assert said in plainly(own.question, judged([(contrast, numbered(values))]))[0]
 
 
 def test_names_with_braces_are_said_as_they_are(write):
     own = read(write(STUDY.replace("cost of a narrow model", "effect of {d_model}")))
     effects = judged([(own.design(ask(own), 20).contrasts[0], numbered([0.5, 0.4, 0.6, 0.5, 0.5, 0.6]))])
-    assert plainly(own.question, effects).startswith("Effect of {d_model}: the loss of ‘narrow’ is 0.50")
+    assert plainly(own.question, effects)[0].startswith("Effect of {d_model}: the loss of ‘narrow’ is 0.50")
 
 
 def test_a_study_that_was_stopped_goes_on_and_ends_with_the_same_bytes(write, tmp_path, monkeypatch):

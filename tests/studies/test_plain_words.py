@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from qkv.errors import SourceError
 from qkv.studies.question import Ask
 from qkv.studies.questions import find, questions
 from qkv.studies.verdict.comparison import Comparison
@@ -28,10 +29,10 @@ def first(name: str, verdict: str, effect: float, n: int = 8) -> Effect:
 @pytest.mark.parametrize("name", questions())
 def test_the_answer_is_the_verdict_and_no_more(name, verdict, sign):
     effect = first(name, verdict, 0.25 * sign)
-    words, says = plainly(find(name), [effect]), find(name).plain
+    (words,), says = plainly(find(name), [effect]), find(name).plain
     ways = {
         "differs": (says.above if sign > 0 else says.below).replace("{effect}", "0.25"),
-        "differs but trivially": f"{says.same} The effect (0.25 nats) is smaller than what would matter.",
+        "differs but trivially": f"{says.same} The effect (0.25 nats) is too small to matter.",
         "equivalent": says.same,
         "unresolved": f"Inconclusive ({'+0.15 to +0.35' if sign > 0 else '-0.35 to -0.15'} nats):"
         f" {effect.contrast.what}.",
@@ -42,7 +43,7 @@ def test_the_answer_is_the_verdict_and_no_more(name, verdict, sign):
 
 
 def test_nothing_is_said_where_no_replicate_was_completed():
-    assert plainly(find("frozen-embeddings"), [first("frozen-embeddings", "unresolved", 0.25, n=0)]) == ""
+    assert plainly(find("frozen-embeddings"), [first("frozen-embeddings", "unresolved", 0.25, n=0)]) == []
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
@@ -53,19 +54,23 @@ def test_the_second_of_two_questions_has_its_own_verdict(verdict):
     other = dataclasses.replace(other, contrast=dataclasses.replace(other.contrast, name=name, what="that"))
     ways = {
         "differs": says.above.replace("{effect}", "0.25"),
-        "differs but trivially": f"{says.same} The effect (0.25 nats) is smaller than what would matter.",
+        "differs but trivially": f"{says.same} The effect (0.25 nats) is too small to matter.",
         "equivalent": says.same,
         "unresolved": "Inconclusive (+0.15 to +0.35 nats): that.",
     }
-    assert plainly(question, [main, other]) == f"{question.plain.same} {ways[verdict]}"
-    assert plainly(question, [main]) == question.plain.same
-    assert plainly(question, [main, other], [name]).endswith(" The model is then worse than uniform guessing.")
+    assert plainly(question, [main, other]) == [question.plain.same, ways[verdict]]
+    assert plainly(question, [main]) == [question.plain.same]
+    assert plainly(question, [main, other], [name])[1] == f"{ways[verdict]} That is worse than uniform guessing."
+    alone = dataclasses.replace(other, p_corrected=0.2)
+    hint = "A hint, not significant after correction (+0.15 to +0.35 nats): that."
+    assert verdict != "differs" or plainly(question, [main, alone])[1] == hint
 
 
 @pytest.mark.parametrize(
     ("unit", "value", "words"),
     [
         ("nats per token", 0.0886, "0.089"),
+        ("nats per token", 0.0997, "0.10"),
         ("nats per token", 4.244, "4.2"),
         ("steps", 184.6, "185"),
         ("of the gradient", 0.735, "74%"),
@@ -80,4 +85,27 @@ def test_sizes_have_two_digits_and_shares_are_percentages(unit, value, words):
     question = dataclasses.replace(
         find("what-moved-q"), plain=dataclasses.replace(find("what-moved-q").plain, above="{effect}.")
     )
-    assert plainly(question, [effect]) == f"{words}."
+    assert plainly(question, [effect]) == [f"{words}."]
+
+
+@pytest.mark.parametrize("name", questions())
+def test_every_effect_has_a_name_that_a_reader_understands(name):
+    question = find(name)
+    for quick in (True, False):
+        for more in ({}, {"labelled": True}, {"images": ("x", "0" * 64)}, {"vectors": "0" * 64}):
+            try:
+                design = question.design(Ask(named=("a text", "0" * 64), quick=quick, **more))
+            except SourceError:  # of a question that asks nothing of those
+                continue
+            labels = [question.label(contrast.name, "") for contrast in design.contrasts]
+            assert len(set(labels)) == len(labels) and min(map(len, labels)) > 8 and max(map(len, labels)) < 100
+            assert [
+                label for label in labels if re.search(r" - |->|~|L\d\.|, less|\{|\b[QKVO]{2}\b(?!-norm)", label)
+            ] == []
+
+
+@pytest.mark.parametrize("name", questions())
+def test_a_question_has_its_math_in_three_lines(name):
+    math = find(name).math
+    assert 1 <= len(math) <= 3 and any("`" in line for line in math)
+    assert all(len(line) < 140 and line.count("`") % 2 == 0 for line in math)

@@ -11,9 +11,17 @@ from qkv.studies.question import Ask
 from qkv.studies.questions import find, questions
 from qkv.studies.verdict.comparison import Comparison
 from qkv.studies.verdict.judging import ArmFigures, Effect, Findings, judged, numbered
-from qkv.studies.verdict.sentences import effect_row, judged_again, row_words, sentence, verdict_file
+from qkv.studies.verdict.sentences import (
+    LONGEST_ANSWER,
+    effect_row,
+    judged_again,
+    row_words,
+    sentence,
+    two_digits,
+    verdict_file,
+)
 from qkv.studies.verdict.statistics import VERDICTS, bounds_of_rate
-from qkv.studies.verdict.wording import setting_words
+from qkv.studies.verdict.wording import condition_words, setting_words, unit_words
 from qkv.words import amount
 
 
@@ -44,18 +52,21 @@ def test_a_sentence_agrees_with_its_verdict_and_its_sign(name, verdict, sign):
     effect = found(name, verdict, 0.25 * sign).primary
     words, unit = said_of(name, effect, quick=True), effect.contrast.unit
     assert words.lower().startswith(f"{effect.contrast.what.lower()}: ")
-    size = f"{amount(0.25 * sign, unit=unit)} {unit}"
+    size = f"{two_digits(0.25 * sign, unit)} {unit_words(unit)}"
+    margin = two_digits(effect.contrast.margin, unit, signed=False)
     marks = {
         "differs": f": {size} (95% interval",
-        "differs but trivially": f"smaller than the margin of {effect.contrast.margin:g}",
-        "equivalent": f": no meaningful difference (within ±{effect.contrast.margin:g}; {size}",
+        "differs but trivially": f"smaller than the margin of {margin}",
+        "equivalent": f": no meaningful difference (within ±{margin}; {size}",
         "unresolved": f": inconclusive ({size}, 95% interval",
     }
     assert marks[verdict] in words and size in words and ". On a text; 8 of 8 paired replicates." in words
     others = {mark.partition("{")[0] for other, mark in marks.items() if other not in ("differs", verdict)}
     assert not any(mark in words for mark in others)
     assert ("takes 20 replicates" in words) == (verdict == "unresolved")
-    assert "it detects a true effect of 0.2" in words and "drop --quick" in words
+    assert (
+        f"it detects a true effect of {two_digits(0.2, unit, signed=False)} four" in words and "drop --quick" in words
+    )
 
 
 def test_where_all_replicates_diverged_the_time_is_not_blamed():
@@ -70,17 +81,17 @@ def test_where_all_replicates_diverged_the_time_is_not_blamed():
 def test_constants_what_is_left_out_and_what_was_not_measured():
     contrast = Contrast(name="a", what="the size", terms=(), margin=0.05, beside=("gate",))
     row = effect_row(Effect(contrast=contrast, values=(), result=comparison("constant", 0.5), p_corrected=None))
-    assert row_words(row) == "The size: +0.500 nats per token, a constant"
-    assert row_words(row | {"verdict": "left out"}).endswith("this needs *gate* to come out above 0")
+    assert row_words(row) == "The size: +0.50 nats per token, a constant"
+    assert row_words(row | {"verdict": "left out"}).endswith("because the model learned too little for it")
     assert row_words(row | {"verdict": "unresolved", "n": 0}) == "The size: not measured"
     assert "not significant after correction" in row_words(row | {"verdict": "differs (not after correction)"})
     one = {"verdict": "unresolved", "n": 1, "low": None, "high": None}
-    assert row_words(row | one) == "The size: inconclusive (+0.500 nats per token, no interval, 1 replicate)"
+    assert row_words(row | one) == "The size: inconclusive (+0.50 nats per token, no interval, 1 replicate)"
 
 
-def file_of(name: str, values: tuple[float, ...], uniform: float = 9.0) -> dict:
+def file_of(name: str, values: tuple[float, ...], uniform: float = 9.0, *, quick: bool = True) -> dict:
     """Of a study in which every effect has those values, and every arm a loss of 2."""
-    empty = found(name, "unresolved", 0.0)
+    empty = found(name, "unresolved", 0.0, quick=quick)
     effects = judged([(c, numbered(values)) for c in empty.design.contrasts])
     arms = tuple(
         ArmFigures(arm=arm, losses=(2.0,), rates=(), at_edge=0, diverged=0, trainings=1, frozen=(), curve=())
@@ -100,7 +111,7 @@ def test_a_kept_file_is_judged_again_from_its_own_data(name):
     assert file["otherwise"] == names and file["expected"] == file["contrasts"][0]["expected"]
     spoiled = {name: None for name in ("verdict", "effect", "low", "high", "p", "n", "outcome", "p_corrected")}
     rows = [row | spoiled for row in read["contrasts"]]
-    other = read | spoiled | {"contrasts": rows, "sentence": "", "plain": "", "otherwise": []}
+    other = read | spoiled | {"contrasts": rows, "sentence": "", "plain": "", "more": "", "otherwise": []}
     again = json.loads(json.dumps(judged_again(find(name), other)))
     assert again == read | {"n": None, "outcome": None, "p_corrected": None}
 
@@ -123,7 +134,7 @@ def test_a_kept_file_is_judged_again_from_its_own_data(name):
         ("techniques", "initialization W_O, W_out and W_U at 0; AdamW and Muon"),
         ("attention-or-lstm", "an LSTM instead of attention"),
         ("words-or-pixels", "and on the handwritten digits that come with scikit-learn; "),
-        ("collocation", "On made sentences (pairs); textbook layout, 2 layers, "),
+        ("collocation", "On generated sentences (pairs); textbook layout, 2 layers, "),
         ("calibrate", " 1 layer, d_model 8, 1 head, context 8, 40 steps of 8 windows (2,600 tokens)"),
     ],
 )
@@ -136,10 +147,31 @@ def test_the_setting_is_what_the_arms_of_the_effect_were_trained_at(name, words)
 def test_a_model_that_a_reset_leaves_worse_than_guessing_is_said_to_be():
     for uniform, worse in ((6.0, True), (6.2, False)):  # the loss is 2, and 4.1 more after a reset
         file = file_of("what-is-trained", (4.0, 4.1, 4.2, 4.0, 4.1, 4.2), uniform)
-        assert ("The model is then worse than uniform guessing." in file["plain"]) == worse
-        assert (
-            any(note.startswith("Worse than uniform guessing: W_E set back (adamw)") for note in file["notes"]) == worse
-        )
+        assert ("That is worse than uniform guessing." in file["plain"]) == worse
+        note = "Worse than uniform guessing: increase in loss from resetting W_E"
+        assert any(words.startswith(note) for words in file["notes"]) == worse
+
+
+def test_a_setting_is_told_in_short_sentences():
+    models = "textbook layout, 2 layers, d_model 64, 2 heads, context 64"
+    steps = "600 and 1,800 steps of 16 windows (610,000 to 1.8 million tokens), initialization Glorot"
+    assert condition_words(f"On s in char tokens; {models}, {steps}; AdamW, learning rates tuned") == (
+        f"On s in char tokens. Models: {models}. Training: {steps}, AdamW, learning rates tuned."
+    )
+    file = file_of("end-task", (0.25, 0.125, 0.25, 0.125, 0.25, 0.125))
+    assert "Training: 300 and 900 steps" in file["condition"]
+    assert file["brief"] == "Measured with 2 layers, d_model 32, after 300 and 900 steps on a text."
+
+
+def test_what_does_not_fit_a_short_answer_follows_it():
+    file = file_of("known-results", (25.0, 12.5, 25.0, 12.5, 25.0, 12.5), quick=False)
+    question = find("known-results")
+    said = [plain.above for name, plain in question.also.items() if name in file["answers"]]
+    assert len(said) > 3 and file["answers"][0] == file["contrasts"][0]["name"] and file["math"] == list(question.math)
+    answer = f"{file['plain'].partition('learned the text. ')[2]} {file['brief']}"
+    assert 20 < len(answer.split()) <= LONGEST_ANSWER
+    told = f"{answer} {file['more']}"
+    assert file["more"] and all(told.count(words.partition("{")[0].strip()) == 1 for words in said)
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
@@ -208,7 +240,7 @@ def test_two_arms_that_never_copy_are_not_equally_late():
     assert never[0].result.verdict == "left out" and once[0].result.verdict == "equivalent"
     assert once[1].result.n == 8, "two trainings of one replicate are one try"
     said = said_of("dynamics", never[0])
-    assert f"not judged, because this needs *{gate.name}*" in said and "?" not in said
+    assert "not judged, because the model learned too little for it" in said and "?" not in said
 
 
 def test_steps_are_whole_numbers_and_none_becomes_zero():

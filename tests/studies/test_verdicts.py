@@ -93,11 +93,14 @@ def test_a_note_names_effects_whose_arm_was_best_at_the_edge_and_those_without_w
     effects[1] = dataclasses.replace(effects[1], replicates=(1, 2, 4, 5, 6), diverged=1)
     assert effect_row(effects[1])["replicates"] == [1, 2, 4, 5, 6] and effect_row(effects[1])["diverged"] == 1
     assert effect_row(effects[0])["replicates"] == [1, 2, 3, 4, 5] and effect_row(effects[0])["diverged"] == 0
-    arms = [{"name": arm.name, "losses": [1.0] * 6, "at_edge": 6 * (arm.name == "W_E")} for arm in design.arms]
+    arms = [
+        {"name": arm.name, "what": arm.what, "losses": [1.0] * 6, "at_edge": 6 * (arm.name == "W_E")}
+        for arm in design.arms
+    ]
     edge, lacks = notes(effects, arms)
-    assert edge.startswith("In 6 of 6 replicates the best learning rate of W_E was at the edge of the grid")
-    assert edge.endswith("; this affects W_E - everything")
-    assert lacks.startswith("W_E and W_U - everything lacks 1 replicate that div")
+    assert edge.startswith("In 6 of 6 replicates the best learning rate was at the edge of the grid")
+    assert edge.endswith("only W_E trained over a random body. This affects cost of training only W_E")
+    assert lacks == "Missing in 1 replicate that diverged: cost of training only W_E and W_U"
 
 
 def test_the_full_answer_is_found_whatever_signs_the_texts_name_has(tmp_path):

@@ -5,7 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from qkv.views.study.forest import forest_svg
+from qkv.studies.verdict.sentences import two_digits
+from qkv.views.study.forest import answer_svg, forest_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -52,7 +53,8 @@ def test_every_mark_stands_at_its_number(picture):
         (mean,) = (value(c.get("cx")) for c in group.iter(f"{SVG}circle") if c.get("class") != "one")
         assert mean == pytest.approx(row["effect"], abs=tolerance)
         assert (value(line.get("x1")), value(line.get("x2"))) == pytest.approx((row["low"], row["high"]), abs=tolerance)
-        assert f"{row['effect']:+.3f} differs" in "".join(group.itertext()) and row["name"] in "".join(group.itertext())
+        said = f"{two_digits(row['effect'], '')} differs"
+        assert said in "".join(group.itertext()) and row["what"] in "".join(group.itertext())
 
 
 def test_every_band_is_the_margin_of_its_effect_and_the_first_effect_stands_out(picture):
@@ -77,7 +79,7 @@ def test_effects_of_very_different_size_have_an_axis_each():
     heads = ["".join(t.itertext()) for t in svg.iter(f"{SVG}text") if t.get("class") == "head"]
     assert [head.split(" (")[0] for head in heads] == ["nats", "nats", "points"]
     shown = zip(svg.iter(f"{SVG}g"), [*small, large, other], strict=True)
-    assert all(row["name"] in "".join(group.itertext()) for group, row in shown)
+    assert all(row["what"] in "".join(group.itertext()) for group, row in shown)
     wide = [float(line.get("x2")) - float(line.get("x1")) for g in svg.iter(f"{SVG}g") for line in g.iter(f"{SVG}line")]
     assert min(wide) > 20
 
@@ -100,8 +102,7 @@ def test_an_axis_goes_no_further_than_its_numbers_and_the_margin(low, high):
     _, (left, right) = ((float(line.get("x1")), float(line.get("x2"))) for line in svg.iter(f"{SVG}line"))
     (band,) = (float(r.get("x")) for r in svg.iter(f"{SVG}rect") if r.get("class") == "band")
     ticks = [float(t.get("x")) for t in svg.iter(f"{SVG}text") if t.get("class") == "tick"]
-    (name,) = (float(t.get("x")) for t in svg.iter(f"{SVG}text") if t.get("text-anchor") == "end")
-    assert min(band, left) == pytest.approx(name + 8, abs=0.2)
+    assert min(band, left) == pytest.approx(12, abs=0.2)
     assert len(ticks) > 1 and min(band, left) - 0.2 < min(ticks) and max(ticks) < right + 0.2
 
 
@@ -122,6 +123,42 @@ def test_what_an_effect_comes_to_is_never_cut_nor_rounded_to_nothing():
     (group,) = svg.iter(f"{SVG}g")
     *_, said = group.iter(f"{SVG}text")
     told = "".join(said.itertext())
-    assert told == "+5.0e-05 differs but trivially (not after correction)"
-    assert float(said.get("x")) + 6 * len(told) <= float(svg.get("width"))
+    assert told == "+0.000050 differs but trivially (not after correction)"
+    assert said.get("text-anchor") == "end" and float(said.get("x")) <= float(svg.get("width"))
     assert group.find(f"{SVG}line").get("class") == "other"  # the question's own effect is not among these
+
+
+def test_an_answer_about_losses_shows_them_with_what_counting_reaches():
+    cost = effect("cost", "nats per token", [0.2, 0.3], 0.15, 0.35) | {
+        "terms": [[1.0, "frozen", "loss"], [-1.0, "trained", "loss"]]
+    }
+    other = effect("other", "nats per token", [1.0, 1.1], 0.9, 1.2) | {"terms": []}
+    arms = [
+        {
+            "name": name,
+            "what": f"<{name}>",
+            "task": "causal",
+            "text": "text",
+            "loss": loss,
+            "losses": [loss, loss + 0.1],
+        }
+        for name, loss in (("trained", 2.0), ("frozen", 2.25), ("unread", 9.0))
+    ]
+    file = {"study": "x", "contrasts": [cost, other], "answers": ["cost"], "arms": arms}
+    svg = ElementTree.fromstring(answer_svg(file | {"baseline": {"ngram": 1.5, "trained": 2.0, "arm": "trained"}}))
+    groups = list(svg.iter(f"{SVG}g"))
+    losses, effects = axes(svg)
+    assert ["".join(group.itertext()).partition(":")[0] for group in groups] == [
+        "<trained>",
+        "<frozen>",
+        "what cost is",
+    ]
+    for group, arm in zip(groups[:2], arms[:2], strict=True):
+        mean = losses([c for c in group.iter(f"{SVG}circle") if c.get("class") != "one"][0].get("cx"))
+        assert mean == pytest.approx(arm["loss"], abs=0.01) and f"{arm['loss']:.2f}" in "".join(group.itertext())
+    counting, zero = [line.get("x1") for line in svg.iter(f"{SVG}line") if line.get("class") == "zero"]
+    assert losses(counting) == pytest.approx(1.5, abs=0.01) and effects(zero) == pytest.approx(0.0, abs=0.005)
+    alone = ElementTree.fromstring(
+        answer_svg(file | {"answers": ["other"], "baseline": {"ngram": 1.5, "trained": 2.0}})
+    )
+    assert len(list(alone.iter(f"{SVG}g"))) == 1, "an effect of no loss has no losses beside it"

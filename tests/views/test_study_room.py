@@ -126,7 +126,7 @@ def test_the_page_is_read_without_fault(look, folder, width, scheme, faults, sho
     text = page.locator("#study").inner_text()
     assert "It was designed 2 times" in text and "trained 4 times in all" in text and "dddddddddddd" in text
     assert "+0.080 to +0.160" in text and "2.383 to 2.637" in text and "cost" in text
-    assert page.locator("#study svg").count() == 2
+    assert page.locator("#study svg").count() == 3, "the answer, every effect, every arm"
 
 
 @pytest.mark.browser
@@ -146,7 +146,7 @@ def test_the_interval_is_drawn_in_proportion(look, folder):
 def test_every_effect_has_the_band_of_its_own_margin(look, folder):
     kept = json.loads((folder / "verdict.json").read_text())
     first = kept["contrasts"][0] | {"margin": 0.03}
-    kept["contrasts"] = [first, first | {"name": "other", "margin": 0.06}]
+    kept |= {"contrasts": [first, first | {"name": "other", "margin": 0.06}], "answers": [first["name"], "other"]}
     (folder / "verdict.json").write_text(json.dumps(kept))
     page = look(write_study_page(folder))
     bands = page.locator("#study svg").first.locator("rect")
@@ -160,21 +160,22 @@ def test_effects_and_curves_are_told_apart_on_a_phone_too(look, folder):
     kept = json.loads((folder / "verdict.json").read_text())
     first, arm = kept["contrasts"][0], kept["arms"][0]
     long = "frequent rows moved more than others (adamw, tied)"
-    large = {"name": long, "effect": 9.0, "low": 8.0, "high": 10.0, "values": [8.0, 10.0]}
+    large = {"name": long, "what": long, "effect": 9.0, "low": 8.0, "high": 10.0, "values": [8.0, 10.0]}
     kept["contrasts"] = [first, first | {"name": "other"}, first | large, first | {"name": "s", "unit": "of its norm"}]
     kept["arms"] = [arm | {"name": f"arm {i}", "curve": [[10, 3.0 + i], [20, 2.0 + i]]} for i in range(15)]
     kept["arms"].append(arm | {"name": "one", "text": "other", "curve": [[10, 3.0]]})
     (folder / "verdict.json").write_text(json.dumps(kept))
     (folder / "runs.jsonl").unlink()
     page = look(write_study_page(folder), width=400)
-    names = page.locator("#study .figure-title").all_inner_texts()
-    assert names[:3] == [
-        "Effects in nats per token", "Larger effects in nats per token", "Effects as a share of its norm"
-    ]  # fmt: skip
-    assert long.replace(" ", "") in page.locator("#study svg").nth(1).text_content().replace(" ", "")
+    names = page.locator("#study .figure-title").all_text_contents()
+    each = ["Effects: nats per token", "Larger effects: nats per token", "Effects: of its norm"]
+    assert names[:4] == [each[0], *each], "those of the answer, then all of them, folded"
+    page.locator("#study details").evaluate_all("(all) => all.forEach((one) => (one.open = true))")
+    page.locator("#study svg").nth(5).wait_for()
+    assert long.replace(" ", "") in page.locator("#study svg").nth(2).text_content().replace(" ", "")
     outside = "(all) => all.filter((e) => e.getBoundingClientRect().left < 0).map((e) => e.textContent)"
     assert page.locator("#study svg text").evaluate_all(outside) == []
-    curves, single = page.locator("#study svg").nth(3), page.locator("#study svg").nth(4)
+    curves, single = page.locator("#study svg").nth(4), page.locator("#study svg").nth(5)
     style = "(e) => ['stroke', 'stroke-dasharray'].map((name) => e.closest('g').getAttribute(name)).join(' ')"
     drawn = curves.locator("path").evaluate_all(f"(all) => all.map({style})")
     assert len(drawn) >= 15 and len(set(drawn)) == len(drawn)
@@ -188,12 +189,12 @@ def test_the_live_page_of_a_study_follows_its_log(look, folder, serving):
     server = serving(folder)
     page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
     expect(page.locator("#study")).to_contain_text("trained 4 times in all")
-    page.locator("#study summary").click()
-    page.evaluate("() => scrollTo(0, 700)")
+    page.locator("#study summary").last.click()
+    page.evaluate("() => scrollTo(0, 300)")
     with open(folder / "runs.jsonl", "a", encoding="utf-8") as log:
         log.write(json.dumps(report(4, CURVES[0])) + "\n")
     expect(page.locator("#study")).to_contain_text("trained 5 times in all", timeout=15_000)
-    assert page.locator("#study details").evaluate("(e) => e.open") and page.evaluate("() => scrollY") == 700
+    assert page.locator("#study details").last.evaluate("(e) => e.open") and page.evaluate("() => scrollY") == 300
     assert page.evaluate("() => document.activeElement.tagName") == "SUMMARY"
     assert page.complaints == []
     page.close()

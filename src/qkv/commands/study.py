@@ -131,15 +131,14 @@ def _print(verdict: JsonMapping) -> None:
     from qkv.views.study.section import accounts_table
 
     verdict = as_shown(verdict)
-    if verdict["plain"]:
-        print(verdict["plain"])
-    print(verdict["condition"])
+    for words in filter(None, (verdict["plain"], verdict["more"], verdict["condition"])):
+        print(words)
     print(counting_words(verdict))
     print(verdict["sentence"] + "\n")
     if side_by_side := accounts_table(verdict):
         screen.print_table(side_by_side[0], side_by_side[1:])
         print()
-    screen.print_table(EFFECT_COLUMNS, map(effect_cells, verdict["contrasts"]))
+    screen.print_table(EFFECT_COLUMNS, (effect_cells(row, verdict) for row in verdict["contrasts"]))
     print()
     screen.print_table(ARM_COLUMNS, (arm_cells(arm, verdict) for arm in verdict["arms"]))
     for note in verdict["notes"]:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -131,10 +132,23 @@ class Question:
     """What is often said about it that is wrong or half true, and what is true; no figures."""
     elsewhere: str = ""
     """Where a run outside the study contradicts the answer, and what it says: part of the answer's condition."""
+    math: tuple[str, ...] = ()
+    """What is asked, as formulas: at most three lines, with code marks around each formula."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """How effects are named to a reader: pattern of an effect's name -> words, with `{}` for each of its groups."""
+    terms: Mapping[str, str] = field(default_factory=dict)
+    """What a group becomes there: `QK` -> `W_Q and W_K`."""
     derive: Derive | None = None
     """Measures that need all replicates to be known."""
     counted: Callable[[Ask, Design], str] | None = None
     """A sentence on what was counted on the text without training, needed to read the figures."""
+
+    def label(self, effect: str, otherwise: str) -> str:
+        """The name of an effect for a reader: that of the first pattern which matches, or else `otherwise`."""
+        for pattern, words in self.labels.items():
+            if found := re.fullmatch(pattern, effect):
+                return words.format(*(self.terms.get(group, group) for group in found.groups("")))
+        return otherwise
 
 
 def read_question(
@@ -151,12 +165,12 @@ def read_question(
     words = tomllib.loads((Path(__file__).parent / "questions" / f"{name}.toml").read_text(encoding="utf-8"))
     also = {effect: Plain(**plain) for effect, plain in words.pop("also", {}).items()}
     if in_demo := words.pop("in_demo", ""):
-        words["elsewhere"] = IN_DEMO + in_demo
+        words["elsewhere"] = f"{IN_DEMO} {in_demo}"
     if accounts := words.pop("accounts", None):
         rows = tuple((what, tuple(effects)) for what, effects in accounts["rows"])
         words["accounts"] = Accounts(columns=tuple(accounts["columns"]), rows=rows)
-    plain = Plain(**words.pop("plain"))
-    return Question(name=name, design=design, derive=derive, counted=counted, plain=plain, also=also, **words)
+    more = {"plain": Plain(**words.pop("plain")), "math": tuple(words.pop("math"))}
+    return Question(name=name, design=design, derive=derive, counted=counted, also=also, **more, **words)
 
 
 def quick_or_full(quick: Callable[[Ask], Design], full: Callable[[Ask], Design]) -> Callable[[Ask], Design]:

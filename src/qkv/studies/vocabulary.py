@@ -94,8 +94,8 @@ learned positions it stands still there; rotary positions and Glorot's start let
 likenesses that they started with."""
 
 IN_DEMO = (
-    "Known not to hold in the default model of `make demo` (4 layers, d_model 192, untied, Muon, W_O, W_out and W_U at"
-    " 0 at the start, 600 steps of 16 windows, Python's documentation in bpe tokens; one run)"
+    "Known not to hold in the default model of `make demo`. That is one run on Python's documentation: 4 layers,"
+    " d_model 192, untied, Muon, 600 steps of 16 windows, with W_O, W_out and W_U starting at 0."
 )
 """How `Question.elsewhere` begins; its figures are those of docs/answers/demo.json, which a test holds them to."""
 

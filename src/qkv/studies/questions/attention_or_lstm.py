@@ -1,19 +1,19 @@
 """What does self-attention give over an LSTM?
 
-Two ways for a position to read those before it, with as many parameters in all, W_E and W_U among them: the textbook's
-attention, and two layers of LSTM that are wide enough for it. An LSTM's width goes in pairs of coordinates, steps of a
-tenth of its parameters where it is narrow, so what is left of the difference is taken up by the MLP beside attention;
-the counts stand beside the effects. Each has what suits it (attention Glorot's start and rotary positions, with which
-short trainings get furthest) and a learning rate of its own. Beside the loss over all: the loss by how much context a
-token has, since an LSTM has to carry everything in one vector where attention looks back; the loss where there is
-little text; and, in full, associative recall, which is looking back and nothing else.
+Two ways for a position to read those before it, with equal parameters in all, W_E and W_U included: the textbook's
+attention, and two layers of LSTM wide enough for it. An LSTM's width grows by pairs of coordinates, which is a tenth of
+its parameters where it is narrow, so the MLP beside attention makes up for the rest; the counts are given with the
+effects. Each gets what suits it (attention Glorot initialization and rotary positions, which help short trainings most)
+and its own learning rate. Measured are the loss over all tokens; the loss by how much context a token has, since an
+LSTM carries everything in one vector where attention looks back; the loss with little text; and, in full, associative
+recall.
 
-As contextual encoders the two are held beside each other on words, in full only (--quick has no room for two more arms
-that are tuned): how alike one word's vectors in different contexts are, beyond those of different words, and how alike
-the vectors of a window are to their mean, beyond shuffled windows (`studies.probes.contextual`, after Ethayarajh
-2019). Both are after the last layer, an LSTM's output h and the sum that a block of attention leaves behind; both are
-cosines, so they are of this parametrisation and tell nothing that a change of basis would keep. Their null is the same
-model at its start. Nothing is said of a model that learned no more than frequencies.
+As contextual encoders the two are compared on words, in full only (--quick has no time for two more tuned arms): how
+alike one word's vectors in different contexts are, beyond those of different words, and how alike the vectors of a
+window are to their mean, beyond shuffled windows (`studies.probes.contextual`, after Ethayarajh 2019). Both are
+measured after the last layer. Both are cosines, so they are properties of this parametrization and may change with the
+basis. The baseline is the same model untrained. Nothing is said about a model that learned no more than answer
+frequencies.
 """
 
 import dataclasses

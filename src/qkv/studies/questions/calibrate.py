@@ -1,13 +1,13 @@
-"""Can these verdicts be trusted? Thousands of little studies whose truth is known, through the whole pipeline.
+"""Can these verdicts be trusted? Thousands of small studies whose truth is known, through the whole pipeline.
 
-Each is real: three arms, 8 replicates, trainings of a tiny model on a Markov source, the learning rate of every arm
-tuned in every replicate. Between a base and the same with other draws there is no effect, so a study that finds one is
-wrong; between two sources of different entropy there is one, and how large it is stands fast before anything is
-trained. No two little studies share a training, so their outcomes are independent and the exact interval of a rate
-holds. The trainings of one little study are made side by side (`studies.engine.stacked`), tuned and reported as ever.
+Each is real: three arms, 8 replicates, trainings of a tiny model on a Markov source, with the learning rate of every
+arm tuned in every replicate. Between an arm and the same with other draws there is no effect, so a study that finds one
+is wrong. Between two sources of different entropy there is an effect, and its size is known before anything is trained.
+No two small studies share a training, so their outcomes are independent and the exact interval of a rate holds. The
+trainings of one small study run in parallel (`studies.engine.stacked`), tuned and reported as usual.
 
-Their arms are exchangeable, which is easy on an interval. So there are rows that are simulated, and say so: outcomes of
-arms that are not alike, drawn from known distributions (`studies.synthetic.outcomes`), and planted effects.
+Their arms are exchangeable, which is easy on an interval. So some rows are simulated, and say so: outcomes of arms that
+are not alike, drawn from known distributions (`studies.synthetic.outcomes`), and planted effects.
 """
 
 from collections.abc import Mapping, Sequence

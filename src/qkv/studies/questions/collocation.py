@@ -1,17 +1,17 @@
 """Do words that occur together get similar vectors by self-attention alone? And does `the` end up apart from all
 others?
 
-Made sentences hold pairs of words in a 2 x 2, {occur together} x {share contexts}, equally often, so that the two are
-told apart by design and not by regression. Likeness is measured on the rows of W_E and W_U, on both together, on the
-circuits QK and OV and on contextual vectors. Controls: the untrained model, W = I, and a contrastive objective that
-makes neighbours alike on purpose.
+Generated sentences hold pairs of words in a 2 x 2 design, {occur together} x {share contexts}, equally often, so that
+the two are separated by design and not by regression. Similarity is measured on the rows of W_E and W_U, on both
+together, on the circuits QK and OV and on contextual vectors. Controls: the untrained model, W = I, and a contrastive
+objective that makes neighbors alike on purpose.
 
-On the user's own text the 2 x 2 is one of chosen pairs (`studies.probes.collocations`): together by PPMI, shared by
-second-order similarity, matched in frequency, with the same controls; how well they are matched stands beside. That is
-of pairs as a text has them and no intervention; and of this parametrisation, of e.u, QK and OV too, since they leave
-the gains of norms out. It is left out where the model learned no more than frequencies, and not asked of a text with
-too few such pairs. And the dot products of the commonest word with all others, by frequency. --quick asks
-fewer measures of both.
+On the user's own text the 2 x 2 consists of selected pairs (`studies.probes.collocations`): together by PPMI, shared by
+second-order similarity, matched in frequency, with the same controls. How well they match is reported. This compares
+pairs as a text has them and is no intervention. It is a property of this parametrization, also for e.u, QK and OV,
+which leave out the gains of norms. It is left out where the model learned no more than answer frequencies or the text
+has too few such pairs. The dot products of the most frequent word with all others are measured too. --quick measures
+less of both.
 """
 
 import dataclasses

@@ -1,22 +1,21 @@
 """What is learned in which order, and when do heads learn to copy?
 
-Where a block of letters comes again and again, a training has one stage, at which it begins to copy; on text its loss
-falls below what the frequencies of tokens give, then below what counting pairs gives, then beyond. The step at which
-each is reached is read from the same windows all along. That a lower loss comes after a higher one is no finding; the
-order is asked of the predictions: when they are nearest to those of frequencies, of pairs and of threes. Which matrix
-has to move *when* is asked by holding it: for the first third of the steps W_Q and W_K, or W_V and W_O, or W_V alone,
-or W_E, or the MLP, keeps its start and is then released, at the learning rate that is best where nothing is held, so
-that nothing but the holding delays a stage. In full copying begins within that third, and may with a matrix still held:
-then it did without that one's learning, and is told so; a tenth ends before it begins. Depth is the control for
-copying: one layer was thought unable to find the letter behind an earlier one. In full it gets below what striking
-letters out gives too (docs/decisions), so what tells one from two is how far it ends from them.
+On a repeated block of letters, training has one stage: the step at which the model begins to copy. On text, the loss
+falls below that of unigram counts, then below that of bigram counts, then further. The step of each stage is read from
+the same windows throughout. That a lower loss comes later is no finding, so the order is read from predictions: when
+they are closest to unigram, bigram and trigram counts. Which matrix has to move *when* is tested by freezing it: for
+the first third of the steps W_Q and W_K, or W_V and W_O, or W_V alone, or W_E, or the MLP keeps its initial values. The
+learning rate is the one tuned with nothing frozen, so only the freezing can delay a stage. In full, copying begins
+within that third, and may begin with a matrix still frozen; a tenth ends before it begins. Depth is the control for
+copying: one layer was thought unable to find the letter behind an earlier one. In full it, too, gets below guessing
+among unused letters (docs/decisions), so depths are compared by their final loss.
 """
 
 import dataclasses
 
 from qkv.studies.engine.design import OF_TRAININGS, Arm, Contrast, Design, Pairs, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, make_design, quick_or_full, read_question
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import ABOVE, FULL, GLOROT, QUICK, Settings, arm, cost, difference, level
 from qkv.words import plural
 
@@ -208,33 +207,6 @@ def _full(ask: Ask) -> Design:
             *(_either_reached(stage, _ON_TEXT) for stage in stages),
         ),
     )
-
-
-def _put_off(what: str) -> tuple[str, Plain]:
-    """What freezing a pair for a while does to copying, beside nothing frozen."""
-    freezing = f"Freezing {_WORDS[what]} for the first third"
-    return f"{what} held: copying", Plain(
-        above=f"{freezing} delays it by {{effect}} steps.",
-        below=f"{freezing} makes it {{effect}} steps earlier.",
-        same=f"{freezing} does not delay it.",
-    )
-
-
-_AT_ONCE = "With nothing frozen, it begins at once."
-_ALSO = {
-    f"{_FREE}: copying": Plain(above="With nothing frozen, it begins at step {effect}.", below=_AT_ONCE, same=_AT_ONCE),
-    **dict(map(_put_off, ("QK", "VO"))),
-    "nearest to unigrams -> nearest to bigrams": Plain(
-        above="On text, predictions first come closest to unigram counts, and {effect} steps later to bigram counts.",
-        below="On text, predictions come closest to bigram counts before unigram counts.",
-        same="On text, predictions come closest to unigram and bigram counts at the same step.",
-    ),
-    "nearest to bigrams -> nearest to trigrams": Plain(
-        above="They come closest to trigram counts at least {effect} steps after that.",
-        below="They come closest to trigram counts before bigram counts.",
-        same="They come closest to trigram counts at the same step as to bigram counts.",
-    ),
-}
 
 
 QUESTION = read_question("dynamics", design=quick_or_full(_quick, _full))

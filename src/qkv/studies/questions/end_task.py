@@ -1,16 +1,15 @@
 """Is what "related" means determined entirely by the end task?
 
-The same text and body, asked about as many tokens, under different objectives: predicting the next word, predicting
-hidden words and, where the source has labels, telling the classes of texts apart. Two models are compared by which
-words each holds to be alike, as input (rows of W_E), as answer (columns of W_U, where there is one) and in context, in
-rank correlation over all pairs of the commonest words; never by their matrices, whose coordinates say nothing across
-seeds. Two seeds of one task, other starts and other batches, do not agree fully either. So agreement across tasks
-stands beside the most that noise between seeds would let it be, and beside 0, where tasks share nothing. Positions are
-rotary and the start is Glorot's but for small rows of W_E, where a masked model learns in the time of a study and rows
-do not keep the likenesses that they started with.
+The same text and body, with as many predictions, under different objectives: the next word, hidden words and, where the
+source has labels, the class of a text. Two models are compared by which words each treats as alike: as input (rows of
+W_E), as output (columns of W_U, where there is one) and in context. The measure is the rank correlation over all pairs
+of the most frequent words; matrices are never compared directly, since their coordinates mean nothing across seeds. Two
+seeds of one task do not fully agree either. So agreement across tasks is compared with the most that noise between
+seeds allows, and with 0, where tasks share nothing. Positions are rotary and initialization is Glorot, but rows of W_E
+are small: a masked model then learns within a study's time, and rows do not keep their initial similarities.
 
-A body that is trained for one task and held, or trained on, under another (feature-based against fine-tuned) is asked
-about by `frozen-embeddings` on labelled texts.
+A body trained for one task and then frozen or fine-tuned for another is the subject of `frozen-embeddings` on labeled
+texts.
 """
 
 import dataclasses

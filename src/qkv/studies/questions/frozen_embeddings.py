@@ -1,13 +1,13 @@
 """If the W matrices are trained, must the embeddings be?
 
-Quick: two vocabularies, word pieces (many more tokens than d_model) and characters. Full: the cost over
-d_vocab / d_model, kinds of frozen tables, tied and untied, causal and masked, and by token frequency. Full, on a table
-of labelled texts: next tokens, hidden tokens and classes, the last from scratch and from a body that learned to fill in
-hidden tokens of the same texts, which is then held (feature-based), trained on (fine-tuned), or trained on but for W_E.
+Quick: two vocabularies, word pieces (many more tokens than d_model) and characters. Full: the cost by d_vocab /
+d_model, by kind of frozen table, tied and untied, causal and masked, and by token frequency. Full, on a table of
+labeled texts: next tokens, hidden tokens and classes. Classes are learned from scratch and from a body pretrained on
+hidden tokens of the same texts, which is then frozen (feature-based), trained (fine-tuned), or trained except for W_E.
 
-Both arms of a pair start from the same rows. How large those are matters more than whether they are trained: rows of
-N(0, 0.02) that are frozen drown in what the blocks add to them, so the pair that answers the question starts from
-N(0, 1), and the small start is a pair of its own.
+Both arms of a pair start from the same rows. The size of the rows matters more than whether they are trained: frozen
+rows of N(0, 0.02) drown in what the blocks add to them. So the pair that answers the question starts from N(0, 1), and
+small rows are a pair of their own.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import math
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Accounts, Ask, make_design, quick_or_full, read_question
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.verdict.judging import ON_THE_WAY
 from qkv.studies.vocabulary import (
     ABOVE,
@@ -276,29 +276,9 @@ def _stand_in_others(ask: Ask, design: Design) -> str:
     if share < _TOLD_SHARE:
         return ""
     return (
-        f"{100 * share:.0f} % of the validation texts stand word for word within a training text, as phrases of one"
-        " sentence do: no figure here is of sentences of which nothing was seen, and knowing texts by heart helps"
+        f"{100 * share:.0f}% of the validation texts occur word for word within a training text, as phrases of one"
+        " sentence do; so no figure here is about entirely unseen sentences, and memorized texts help"
     )
-
-
-_ACCOUNTS = Accounts(
-    columns=("what freezing W_E at random costs",),
-    rows=tuple(
-        (what, (name,))
-        for what, name in (
-            ("d_vocab / d_model near 1: characters, d_model 64", "characters frozen - characters trained"),
-            ("4: 512 pieces, d_model 128", "wide frozen - wide trained"),
-            ("8: 512 pieces, d_model 64", "frozen - trained"),
-            ("16: 512 pieces, d_model 32", "narrow frozen - narrow trained"),
-            ("32: 2,048 pieces, d_model 64", "many pieces frozen - many pieces trained"),
-            ("8, after a quarter of the steps", "cost at a quarter"),
-            ("8, after half of them", "cost at half"),
-            ("8, after three quarters", "cost at three quarters"),
-            ("8, hidden tokens predicted", "masked frozen - masked trained"),
-            ("8, W_U tied to W_E", "tied frozen - tied trained"),
-        )
-    ),
-)
 
 
 QUESTION = read_question("frozen-embeddings", design=quick_or_full(_quick, _full), counted=_stand_in_others)

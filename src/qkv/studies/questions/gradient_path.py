@@ -1,29 +1,29 @@
 """How does the error at the output reach each matrix and each token's embedding? Does it pass through all layers?
 
-The gradient at a block's input is a sum over the edges by which it arrives: skip, V, Q, K, MLP; shares sum to 1.
-Measured on trained and on untrained models, with and without skip connections, with the norm before and after each
+The gradient at a block's input is a sum over the paths by which it arrives: skip, V, Q, K, MLP; their shares sum to 1.
+Measured on trained and untrained models, with and without skip connections, with the norm before and after each
 sublayer, and with small and large rows of W_E.
 
-A norm stands before every sublayer and divides by the size of what comes in, so on the way back the gradient through
-the first sublayers is divided by the size of the rows, that around them only by the size of what the last norm reads.
-From that more was expected to come around where rows are large; an arm asks. Around a single layer and around all of
-them are two things: what passes three layers of four by their skip connections still has to enter the first.
+A norm precedes every sublayer and divides by the size of its input. So the gradient through the first sublayers is
+divided by the size of the rows, and the gradient around them only by the size of what the last norm reads. From that we
+expected more to come around where rows are large; an arm tests it. Bypassing a single layer and bypassing all of them
+are two things: what passes three layers of four by their skip connections still has to enter the first.
 
-Shares say where gradient comes along, not whether learning needs it there. So paths are also cut while a model trains
-(`stop_gradient`), and what that costs is told in nats against the model that cuts nothing:
+Shares say where gradient passes, not whether learning needs it there. So paths are also cut while a model trains
+(`stop_gradient`), and the cost is given in nats against the model that cuts nothing:
 
-    cut V          none passes v: nothing reaches what lies below along it, and W_V keeps its initial values too
-    cut QK         the same of q and k, with W_Q and W_K
+    cut V          none passes v: nothing reaches what is below along it, and W_V keeps its initial values too
+    cut QK         the same for q and k, with W_Q and W_K
     cut attention  none passes what an attention reads: its matrices learn (the gain of the norm before it does not),
-                   and what lies below hears from above by skip connections and MLPs alone
+                   and what is below gets gradient only through skip connections and MLPs
     cut layers     none passes from the second layer to the first: W_E, W_pos and the first layer stay fixed
 
-What is held with a path has an arm of its own (`held V`, `held QK`), so the price of the path alone is the difference.
-What a cut takes from the gradient of all else is of the function: another basis inside a head changes nothing of it. A
-cost is of a training, from this start with this optimizer. The null is the model that cuts nothing, and nothing is said
-of a cut where that one learned no more than frequencies. Without skip connections a model from N(0, 0.02) learns no
-more than that; in full there is one from Glorot initialization, which learns. --quick has `cut V` and `cut QK` only,
-one depth and one start.
+What is frozen with a path has an arm of its own (`held V`, `held QK`), so the cost of the path alone is the difference.
+What a cut takes from the gradient of everything else is a property of the function: another basis inside a head does
+not change it. A cost is that of a training, from this initialization with this optimizer. The baseline is the model
+that cuts nothing, and nothing is said about a cut where that model learned no more than answer frequencies. Without
+skip connections, a model from N(0, 0.02) learns no more than that; in full there is one from Glorot initialization,
+which learns. --quick has `cut V` and `cut QK` only, one depth and one initialization.
 """
 
 import dataclasses

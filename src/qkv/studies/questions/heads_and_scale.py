@@ -1,10 +1,10 @@
 """Do several heads beat one, and what if scores are not divided by sqrt(d_head)?
 
-Heads are counted up at a fixed width of the model, where each becomes narrower, and at a fixed width of a head, where
-the matrices grow with them. Scores go undivided at two starts: the usual N(0, 0.02), where they are small either way,
-and Glorot's, where q and k have unit variance and the textbook's warning applies; there also at the learning rate that
-was best with the division, so that what a new rate repairs is told from what it does not. Beside the loss: the entropy
-of rows and the share of them that one key takes whole, at the start and at the end, and what finished heads are worth.
+The number of heads varies at a fixed model width, where each head becomes narrower, and at a fixed head width, where
+the matrices grow. Scores go undivided at two initializations: N(0, 0.02), where they are small either way, and Glorot,
+where q and k have unit variance and the textbook's warning applies. There they are also trained at the learning rate
+tuned with the division, which shows what a new rate repairs. Besides the loss: the entropy of attention rows and the
+share of rows with one weight above 0.9, before and after training, and what finished heads are worth.
 """
 
 import dataclasses

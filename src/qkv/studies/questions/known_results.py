@@ -1,10 +1,10 @@
 """Does what others have found show here too?
 
-A study engine that cannot see known effects would have nothing to say about unknown ones. Each row is a result from the
-literature with the direction that it leads one to expect, asked again at this scale, with every learning rate tuned:
-positions in masked and causal models, frozen W_Q and W_K on text and on recall, W_V = W_O = I with and without skip
-connections, shared matrices, embeddings alone on modular addition, and rare tokens under SGD. Where a row is unresolved
-or turns the other way, it says so with what it could have seen.
+A study engine that cannot see known effects would have nothing to say about unknown ones. Each row is a published
+result with its direction, tested at this scale with every learning rate tuned: positions in masked and causal models,
+frozen W_Q and W_K on text and in recall, W_V = W_O = I with and without skip connections, shared matrices, embeddings
+alone on modular addition, and rare tokens under SGD. A row that is unresolved or reversed says which effect it could
+have detected.
 """
 
 import dataclasses

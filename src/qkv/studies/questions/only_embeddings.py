@@ -1,8 +1,9 @@
 """The mirror: can embeddings alone be trained over a random frozen body?
 
-Only the tables train (W_E; W_E and W_U; with positions; with the norms), and the attention and MLP of every layer
-keep their random start, which is Glorot's here, so that the body does something. On the user's text, on associative
-recall, which no table alone can do, and on addition modulo 97, of which a tenth of all pairs is never shown.
+Only the tables are trained (W_E; W_E and W_U; with positions; with the norms). Attention and MLP of every layer keep
+their random initial values, from Glorot here, so that the body does something. Measured on the user's text, on
+associative recall, which no table alone can do, and on addition modulo 97, of which a tenth of all pairs is never
+shown.
 """
 
 import dataclasses

@@ -1,13 +1,13 @@
 """What does the model know of order without positions?
 
-Attention weighs a set; order comes in by positions. A causal model has another way: the first token sees one, the
+Attention weighs a set; positions bring in order. A causal model has another way: the first token sees one token, the
 second two, so the mask itself tells how far along a vector is. Positions are left out, added as rows (sinusoidal or
-learned) or turned into q and k (rotary), in models that predict the next token and in models that see both sides.
-Beside the loss: how well a linear probe reads the position from vectors, on windows held out, and what it costs to
-shuffle the tokens around. Each kind of positions is compared with having none, all asked at once. The first is
-rotary, the kind of today's models: no kind is the baseline of the others, so none looks good, or having none harmless,
-by the weakness of another. All arms start by Glorot: at N(0, 0.02) a model that sees both sides stays for long where
-only the frequencies of tokens are known, whatever its positions, and in short trainings nothing would be told.
+learned) or applied to q and k (rotary), in models that predict the next token and in models that see both sides.
+Besides the loss: how well a linear probe reads the position from vectors of held-out windows, and what shuffling the
+other tokens costs. Each kind of positions is compared with having none. The first is rotary, the kind of today's
+models. No kind is the baseline of the others, so none looks good because another is weak. All arms use Glorot
+initialization: at N(0, 0.02), a model that sees both sides long learns token frequencies only, whatever its positions,
+and short trainings would show nothing.
 """
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Text

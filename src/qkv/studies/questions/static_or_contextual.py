@@ -1,19 +1,19 @@
 """How do contextual vectors differ from the rows of W_E, and do analogies mean anything for each?
 
-Occurrences of a word, layer by layer: how alike they are to one another and to what stands around them, each less what
-vectors of that layer give without meaning anything; and whether the mean of a word's occurrences, or the direction that
-explains most of them, has the neighbours that its row of W_E has. Beside W_E stand rows of mutual information with the
-neighbours in the text (PPMI), which is what skip-gram factorises; and, asked of TEXT:VECTORS, published word vectors
-(GloVe, word2vec), which know other texts: they show what can be answered at all.
+Occurrences of a word are compared layer by layer: how alike they are to one another and to the rest of their window,
+each beyond what meaningless vectors of that layer give; and whether the mean of a word's occurrences, or their first
+principal component, has the neighbors that its row of W_E has. W_E is also compared with rows of positive mutual
+information with neighbors in the text (PPMI), which is what skip-gram factorizes. With TEXT:VECTORS, published word
+vectors (GloVe, word2vec), which know other texts, show what can be answered at all.
 
-A masked model learns in the time of a study from Glorot's start with rotary positions, so there its layer 0 is the bare
-row of W_E, and what mixing does untrained is that start's own. Nothing is said of an arm that ended where the
-frequencies of words alone would bring it: it has learned nothing that could be asked about.
+A masked model learns within a study's time from Glorot initialization with rotary positions, so there its layer 0 is
+the bare row of W_E, and what mixing does untrained depends on that initialization. Nothing is said about an arm that
+learned no more than word frequencies.
 
-Analogies are asked of the commonest words of English where the text holds enough of them, else none is scored; so are
+Analogies use the most frequent words of English where the text holds enough of them, otherwise none is scored; so do
 triplets (is king nearer to queen than to dog?) in x, q, k and v. And a warning that needs no statistics: W_Q and W_K
-can be exchanged for another pair with the same scores and other cosines among queries, so likeness in q and k is no
-property of what the model does.
+can be replaced by another pair with the same scores and other cosines among queries, so similarity among queries or
+keys is no property of what the model does.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
 from qkv.studies.probes.analogies import FEWEST_ASKED, FEWEST_WORDS, N_QUESTIONS, grouped, n_askable
 from qkv.studies.probes.contextual import MOST_TOKENS
-from qkv.studies.question import Ask, Plain, make_design, read_question
+from qkv.studies.question import Ask, make_design, read_question
 from qkv.studies.synthetic.streams import given
 from qkv.studies.vocabulary import (
     ABOVE,
@@ -115,7 +115,6 @@ _SELF = "how alike one word's vectors in different contexts are, beyond those of
 _WINDOW = "how alike vectors are to the mean of their window, beyond shuffled windows,"
 _ONE = "share of a word's occurrences that one vector explains, beyond shuffled words,"
 _ASKED_FIRST = ("masked", "classify")
-_BEYOND = "neighbours at the top (causal)"
 _ASKED, _BEYOND_C = "analogies asked", "beyond the nearest neighbour of c"
 
 
@@ -295,21 +294,6 @@ def _design(ask: Ask) -> Design:
         arms=(*arms, *published),
         contrasts=of_learned(contrasts, _ASKED_FIRST if labelled else _ASKED_FIRST[:1]),
     )
-
-
-def _beyond_neighbour(vectors: str, neighbour: str) -> Plain:
-    """Whether analogies by some vectors say more than naming a neighbour of the third word."""
-    return Plain(
-        above=f"{vectors} solve analogies more often than naming {neighbour}, by {{effect}} percentage points.",
-        below=f"{vectors} solve analogies less often than naming {neighbour}, by {{effect}} percentage points.",
-        same=f"{vectors} solve analogies no more often than naming {neighbour}.",
-    )
-
-
-_MANY = (
-    "A row of W_E is one vector per word, in any sentence; contextual vectors are many. Beyond what all words share,"
-    " those of one word are"
-)
 
 
 QUESTION = read_question("static-or-contextual", design=_design)

@@ -1,10 +1,10 @@
 """Do W_Q, W_K and W_V give each vector three different roles?
 
-A vector asks by q, is found by k and hands on v. Whether that takes three matrices is asked by sharing: one matrix for
-two of the roles, and for all three, beside an attention of as few parameters whose matrices are its own. Whether
-trained matrices play different parts is read from them: the angles between what they read of x, the share of
-W_Q W_K^T that is symmetric (so that a asks b as b asks a), and what it costs to let the two change places, each
-beside the same model untrained.
+A vector asks by q, is found by k and passes on v. Whether that takes three matrices is tested by sharing: one matrix
+for two of the roles, and for all three, next to an attention with as few parameters whose matrices are its own. Whether
+trained matrices play different parts is read from them: the angles between what they read of x, the share of W_Q W_K^T
+that is symmetric (so that a scores b as b scores a), and the cost of swapping the two, each compared with the untrained
+model.
 """
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text

@@ -1,21 +1,21 @@
 """Is a token's identity lost after the first layer? And when the objective is masked tokens?
 
-Layer 0 is what enters the first block, the row of W_E; layer i is what leaves block i. A linear probe and the nearest
-row of W_E name the token at a position, on windows that neither model nor probe was fitted on. The probe is asked about
-the most frequent tokens alone (`MOST_CLASSES`, and fewer where fewer stand often enough in every part of the windows),
-the nearest row about all of them: what the one names, the other need not. A model without skip connections is the
-control that loses it; untrained models show what attention mixes before anything is learned. Every token that the
-masked task hides shows [MASK], in training too, so none is left in sight by a rule; the probe of hidden positions says
-where the model makes the identity anew. At layer 0 it can find nothing there: all show the same row. A masked model is
-asked fewer tokens a step, so it gets more steps; positions are rotary and the start is Glorot's but for small rows of
-W_E, where it learns in the time of a study.
+Layer 0 is the input of the first block, the row of W_E; layer i is the output of block i. A linear probe and the
+nearest row of W_E identify the token at a position, on windows that neither model nor probe was fitted on. The probe is
+asked about the most frequent tokens only (`MOST_CLASSES`, and fewer where fewer occur often enough in every part of the
+windows), the nearest row about all; what one identifies, the other need not. A model without skip connections is the
+control that loses identity; untrained models show what attention mixes before anything is learned. Every token that the
+masked task hides shows [MASK], in training too, so none stays visible. The probe of hidden positions shows where the
+model reconstructs the identity; at layer 0 it can find nothing, since all show the same row. A masked model predicts
+fewer tokens a step, so it gets more steps. Positions are rotary and initialization is Glorot with small rows of W_E,
+where it learns within a study's time.
 """
 
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, make_design, read_question
+from qkv.studies.question import Ask, make_design, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     ANSWERS,
@@ -149,28 +149,6 @@ def _design(ask: Ask) -> Design:
         arms=arms,
         contrasts=_contrasts(scale.n_layers, labelled),
     )
-
-
-_ALSO = {
-    "nearest 1 - 0 (causal)": Plain(
-        above="The nearest row of W_E identifies {effect} percentage points more tokens after it than before.",
-        below=(
-            "But from small rows of W_E, as in this recipe, the nearest row of W_E identifies {effect} percentage"
-            " points fewer tokens after it."
-        ),
-        same="The nearest row of W_E identifies as many tokens after it as before.",
-    ),
-    "identity 1 - 0 (masked)": Plain(
-        above="In a masked model, the probe identifies {effect} percentage points more tokens after the first layer.",
-        below="In a masked model, the probe identifies {effect} percentage points fewer tokens after the first layer.",
-        same="In a masked model, the probe identifies as many tokens after the first layer as before.",
-    ),
-    "information 4 - 0 (classify)": Plain(
-        above="In a text classifier, a probe reads {effect} nats more of the token at the top than at the bottom.",
-        below="In a text classifier, a probe reads {effect} nats less of the token at the top than at the bottom.",
-        same="In a text classifier, a probe reads as much of the token at the top as at the bottom.",
-    ),
-}
 
 
 QUESTION = read_question("token-identity", design=_design)

@@ -2,25 +2,24 @@
 
 The same text under tokenizers of six kinds and several vocabularies. A nat per token means something else under each,
 so everything is in bits per byte of the same validation text, and what a tokenizer loses is charged. All arms have a
-body of the same sizes and read windows of as many tokens, as many windows a step; what is held equal is the budget, by
-the number of steps. *Equal compute*: as many floating-point operations of training as characters take, those of W_U
-with its larger vocabulary among them (steps of as many tokens would not do: words would get three times the operations
-of characters). *Equal text*: as many bytes read. Each arm says what it gets of the other budget.
+body of the same sizes and read windows of equally many tokens, equally many per step; the number of steps equalizes the
+budget. *Equal compute*: as many floating-point operations of training as characters take, including those of W_U with
+its larger vocabulary. (Equally many tokens would not do: words would get three times the operations of characters.)
+*Equal text*: as many bytes read. Each arm states what it gets of the other budget.
 
-What a tokenizer loses (a word that it does not know, the kind of a space) no model has to predict. It is charged in
-bits per byte, by a model of bytes that is counted on the training part and costs no compute; how much of each figure
-that charge is stands beside the table.
+What a tokenizer loses (an unknown word, the kind of a space) no model has to predict. It is charged in bits per byte,
+by a model of bytes that is counted on the training part and costs no compute; the notes say how large that charge is.
 
-What comes with a tokenizer is not held equal: parameters (rows of W_E, columns of W_U), bytes in a window, and its
+Not held equal is what comes with a tokenizer: parameters (rows of W_E, columns of W_U), bytes in a window, and its
 vocabulary and the model of what it loses, which are counted on the whole training part.
 
-Is a word's relatedness still there under subwords? Of models that read as much text, each with a twin on another seed,
-it is asked which of the same common words are alike: by rows of W_E, where a word is the mean of the rows of its
-pieces, and by contextual vectors at its last piece (`studies.probes.words`). What matters is how far a tokenizer's
-answer agrees with that of words, in rank correlation over pairs, beside the most that noise between seeds lets it be,
-and beside what the same tokenizer agrees at its start: words that share pieces share rows, whatever was learned. That
-is of the words and of no coordinates. It is left out where a model learned no more than frequencies or two seeds share
-nothing. --quick does not ask it: words get a hundred steps there.
+Does a word keep its relatives under subwords? Models that read equally much text, each with a twin on another seed, are
+asked which of the same frequent words are alike: by rows of W_E, where a word is the mean of the rows of its pieces,
+and by contextual vectors at its last piece (`studies.probes.words`). The measure is how far a tokenizer agrees with
+whole words, in rank correlation over pairs. It is compared with the most that noise between seeds allows and with the
+untrained model: words that share pieces share rows, whatever was learned. That depends on the words and on no
+coordinates. It is left out where a model learned no more than answer frequencies or two seeds do not agree at all.
+--quick leaves it out: words get a hundred steps there.
 """
 
 import dataclasses
@@ -31,7 +30,7 @@ from qkv.studies.engine.assembly import config_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text
 from qkv.studies.expectation import Expected
 from qkv.studies.probes.relatedness import AGAIN, UNTRAINED, compared
-from qkv.studies.question import Ask, Plain, make_design, quick_or_full, read_question
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import ABOVE, AT_START, FULL, QUICK, Settings, arm, difference, learned, near
 
 __all__ = ["QUESTION"]
@@ -253,16 +252,6 @@ def _charges(ask: Ask, design: Design) -> str:
         said += " are a charge for what the tokenizer loses, made by a counted model of bytes at no compute"
         said += f"; the other {n_lossless} tokenizers lose nothing" * (n_lossless > 0)
     return said + (f"; what {' and '.join(unknown)} loses cannot be charged" if unknown else "")
-
-
-def _alike(of: str) -> Plain:
-    """Whether what is learned of which words are alike is what a model of words learns."""
-    which = "on which words are alike"
-    return Plain(
-        above=f"Input vectors of {of} agree with a word model {which}, {{effect}} more than untrained ones.",
-        below=f"Input vectors of {of} agree with a word model {which}, {{effect}} less than untrained ones.",
-        same=f"Input vectors of {of} agree with a word model {which} no more than untrained ones.",
-    )
 
 
 QUESTION = read_question("tokenizers", design=quick_or_full(_quick, _full), derive=compared, counted=_counted)

@@ -2,13 +2,13 @@
 
 Every matrix is watched under AdamW, SGD and Muon, on real text and on random labels (the control), tied and untied,
 with learned and with sinusoidal positions (which are no parameters, so truly fixed). Labels of the control are drawn
-uniformly at every step: all that it can learn is to guess evenly. It trains as long as the real arm, and both are
-compared at the last step. Movement alone proves nothing: the control moves too. So the primary measure is what the
-finished model loses without it: the loss with W_E set back to its start, less the loss. The rest of the model was
-trained to fit the rows as they are, so that this shows that it depends on them and not how much was learned in them:
-with a matrix set back the loss may be worse than that of blind guessing. What each movement earned is told by the
-ledger, whose parts should add up to the fall of the loss on a fixed batch; it is read under AdamW, since under SGD they
-do not. Of learning is spoken where W_E moved further than in the control and its movement earned some of the fall.
+uniformly at every step: all it can learn is to guess evenly. It trains as long as the real arm, and both are compared
+at the last step. Movement alone proves nothing, since the control moves too. So the primary measure is the increase in
+loss of the finished model when W_E is reset to its initial values. The other matrices were trained to fit the rows as
+they are, so this shows dependence, not how much the rows learned; the loss after a reset may exceed that of uniform
+guessing. How much of the drop in loss on a fixed batch is due to each matrix is measured by the ledger, whose parts
+should add up to the total; it is read under AdamW, since under SGD they do not. We speak of learning where W_E moved
+farther than in the control and its change accounts for some of the drop.
 """
 
 import dataclasses

@@ -1,9 +1,9 @@
 """When queries change in training, is it because W_Q changed or because the encodings did?
 
 dq = dx W_Q + x dW_Q + dx dW_Q splits the change of a query exactly, from the start of training to its end, on
-validation text; likewise for k, v and scores. A share is the projection of one term on the whole change; shares sum
-to 1. They are of the whole way, and under AdamW of three parts of it too, each from where that part began. A share of
-scores survives a change of basis inside a head, one of q or k does not.
+validation text; likewise for k, v and scores. A share is the projection of one term on the whole change; shares sum to
+1. They cover the whole training, and under AdamW three periods of it too, each from its own start. A share of scores
+does not depend on the basis inside a head; one of q or k does.
 """
 
 import dataclasses

@@ -1,15 +1,16 @@
 """Which of W_Q, W_K, W_V, W_O matters, and what does W = I (so that q = k = v = x) cost?
 
-Each matrix and the pairs QK and VO frozen at their start, set to the identity, or shared; the MLP as yardstick; with
-and without skip; text and associative recall. Since scores need only W_Q W_K^T and outputs only W_V W_O, one frozen
-factor may be made good by the other: the interactions QxK and VxO are the finding. On the models where everything is
-trained, the cost of setting each matrix back to its start and the ledger stand beside the cost of freezing it.
+Each matrix and the pairs QK and VO are frozen at their initial values, set to the identity, or shared, with the MLP for
+comparison; with and without skip connections; on text and in associative recall. Scores depend only on W_Q W_K^T and
+outputs only on W_V W_O, so the other factor can compensate for a frozen one: the interactions Q x K and V x O are the
+finding. On the models where everything is trained, the cost of resetting each matrix and the ledger are compared with
+the cost of freezing.
 """
 
 from qkv.presets import find as find_preset
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, Plain, make_design, quick_or_full, read_question
+from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import (
     ABOVE,
     BELOW,
@@ -212,16 +213,6 @@ def _full(ask: Ask) -> Design:
             *_pair_costs("glorot "),
             _order("glorot ", near(0.0, MARGIN)),
         ),
-    )
-
-
-def _alone(letter: str) -> tuple[str, Plain]:
-    """What one matrix at I costs, the rest trained."""
-    alone = f"With W_{letter} = I alone, the"
-    return f"{letter} identity - trained", Plain(
-        above=f"{alone} loss is {{effect}} nats per token higher.",
-        below=f"{alone} loss is {{effect}} nats per token lower.",
-        same=f"{alone} model does as well.",
     )
 
 

@@ -1,14 +1,14 @@
 """Is an image transformer the same machine?
 
-Patches of an image enter where tokens do: the patch projection is its W_E, and what is told is the class. The same
-matrices are frozen in a model of pixels and in one of words, and the costs are set side by side. Asked of a text the
-pixels are the handwritten digits that come with scikit-learn, of which there are few: at the sizes here a hundred
-replicates and more would be needed to tell costs apart. Asked of TEXT:IMAGES (IDX files, or a folder for each class) or
-of images alone, beside which stands the text inside Python, these are the pixels. A nat per image and a nat per token
-are not one unit, so costs are shares of what the frequencies of answers leave open. A frozen patch projection should
-cost next to nothing: it has no more rows than the model is wide, so whatever reads it linearly can undo it. A frozen
-table of many word pieces cannot be undone. Both start at N(0, 1), trained or frozen: frozen at N(0, 0.02) rows drown in
-what the blocks add to them, which is another question. The matrices themselves are read by the same measures.
+Patches of an image enter where tokens do: the patch projection is its W_E, and the class is predicted. The same
+matrices are frozen in a model of images and in one of words, and their costs compared. With a text alone, the images
+are the handwritten digits that come with scikit-learn. These are few: at these sizes it would take a hundred replicates
+or more to tell costs apart. TEXT:IMAGES (IDX files, or a folder for each class) or images alone, with the text inside
+Python, bring their own. A nat per image and a nat per token are different units, so costs are shares of what answer
+frequencies leave open. A frozen patch projection should cost next to nothing: it has no more rows than the model is
+wide, so whatever reads it linearly can undo it. A frozen table of many word pieces cannot be undone. Both start at N(0,
+1), trained or frozen: frozen rows of N(0, 0.02) drown in what the blocks add to them, which is another question. The
+matrices themselves are compared by the same measures.
 """
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text

@@ -6,8 +6,10 @@ again from its own numbers: `judged_again`.
 
 import dataclasses
 import math
+import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import compared, gate
@@ -16,7 +18,7 @@ from qkv.studies.expectation import Expected
 from qkv.studies.question import Plain, Question
 from qkv.studies.verdict.judging import ArmFigures, Effect, Findings, judged
 from qkv.studies.verdict.statistics import how_exact
-from qkv.studies.verdict.wording import setting_words
+from qkv.studies.verdict.wording import condition_words, scale_words, setting_words, unit_words
 from qkv.words import COUNTED, amount, many
 
 __all__ = [
@@ -29,11 +31,14 @@ __all__ = [
     "plainly",
     "row_words",
     "sentence",
+    "two_digits",
     "verdict_file",
 ]
 
 FORMAT = 2
 """Of a verdict's file."""
+LONGEST_ANSWER = 60
+"""Words of a short answer and the size of its models; what does not fit follows as `more`."""
 _ELSEWHERE = "It may not hold for other recipes, sizes, training lengths or texts."
 """Of an answer that no run outside the study is known to contradict."""
 
@@ -98,17 +103,26 @@ def contrast_of(row: JsonMapping) -> Contrast:
 
 
 def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -> JsonObject:
-    """What follows from the effects, of what was run."""
+    """What follows from the effects, of what was run; each effect is named as a reader is told it."""
+    effects = [_named(effect, question) for effect in effects]
     first, unit = effects[0], effects[0].contrast.unit
     r, rows = first.result, [effect_row(effect) for effect in effects]
-    guessing = _worse_than_guessing(effects, made)
-    of = f"{made['setting']}; {_replicates(first, made)}."
+    guessing, brief = _worse_than_guessing(effects, made), scale_words(made, first.contrast.arms)
+    said = plainly(question, effects, guessing)
+    lengths = accumulate(map(_n_words, said), initial=_n_words(brief))
+    n_first = max(1, sum(length <= LONGEST_ANSWER for length in lengths) - 1)
+    of = f"{condition_words(made['setting'])} {_replicates(first, made)}."
+    measured = {effect.contrast.name for effect in effects if effect.result.n or effect.result.verdict == "left out"}
     return {
         "asks": question.asks,
         "verdict": r.verdict,
         "sentence": sentence(first, question.name, of, made),
-        "plain": " ".join(filter(None, [gate(made["baseline"]), plainly(question, effects, guessing)])),
+        "plain": " ".join(filter(None, [gate(made["baseline"]), *said[:n_first]])),
+        "more": " ".join(said[n_first:]),
+        "brief": brief,
         "condition": f"{of} {question.elsewhere or _ELSEWHERE}",
+        "answers": [name for name in dict.fromkeys((first.contrast.name, *question.also)) if name in measured],
+        "math": list(question.math),
         "effect": r.effect,
         "low": r.low,
         "high": r.high,
@@ -123,13 +137,27 @@ def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -
         "notes": [
             *_of_the_whole(made, unit),
             *notes(effects, made["arms"]),
-            *([f"Worse than uniform guessing: {'; '.join(guessing)}"] if guessing else []),
+            *([f"Worse than uniform guessing: {'; '.join(_whats(effects, guessing))}"] if guessing else []),
         ],
         "falsified_by": question.falsified_by,
         "refuted_by": _refuted_by(first),
         "literature": question.literature,
         "accounts": dataclasses.asdict(question.accounts) if question.accounts and not made["quick"] else None,
     }
+
+
+def _n_words(text: str) -> int:
+    return sum(any(map(str.isalnum, word)) for word in text.split())
+
+
+def _named(effect: Effect, question: Question) -> Effect:
+    contrast = effect.contrast
+    label = question.label(contrast.name, contrast.what)
+    return dataclasses.replace(effect, contrast=dataclasses.replace(contrast, what=label))
+
+
+def _whats(effects: Sequence[Effect], names: Collection[str]) -> list[str]:
+    return [effect.contrast.what for effect in effects if effect.contrast.name in names]
 
 
 def effect_row(effect: Effect) -> JsonObject:
@@ -224,21 +252,21 @@ def sentence(first: Effect, study: str, of: str, made: JsonMapping) -> str:
     if result.verdict == "unresolved":
         words.append(_unresolved(first))
     if made["quick"]:
-        seen = f": it detects a true effect of {amount(result.detectable, False, unit)} four times in five"
+        seen = f": it detects a true effect of {two_digits(result.detectable, unit, signed=False)} four times in five"
         words.append(f"A quick run is weak{seen * (result.detectable is not None)}; drop --quick for the full one.")
     return " ".join(words)
 
 
 def row_words(row: JsonMapping) -> str:
     """One effect of a file: what it is, its size and interval, and its verdict."""
-    unit, verdict = row["unit"], row["verdict"]
-    effect, low, high = (amount(row[name], unit=unit) for name in ("effect", "low", "high"))
-    margin = f"{row['margin']:g}"
+    verdict, unit = row["verdict"], unit_words(row["unit"])
+    effect, low, high = (two_digits(row[name], row["unit"]) for name in ("effect", "low", "high"))
+    margin = two_digits(row["margin"], row["unit"], signed=False)
     n = many(row["n"], "replicate" if row["tries"] == 1 else "try", "tries" if row["tries"] > 1 else "")
     interval = f"no interval, {n}" if row["low"] is None else f"95% interval {low} to {high}, {n}"
     said = f"{effect} {unit} ({interval})"
     if verdict == "left out":
-        said = f"not judged, because this needs *{', '.join(row['needs'])}* to come out above 0"
+        said = "not judged, because the model learned too little for it"
     elif verdict == "constant":
         said = f"{effect} {unit}, a constant"
     elif not row["n"]:
@@ -253,27 +281,31 @@ def row_words(row: JsonMapping) -> str:
     return f"{row['what'][0].upper()}{row['what'][1:]}: {said}{corrected}"
 
 
-def expected_words(expected: JsonMapping | None) -> str:
-    """`above 0`, `within 5 of 0`, `less than *that effect*`; empty for None."""
+def expected_words(expected: JsonMapping | None, whats: Mapping[str, str] | None = None) -> str:
+    """`above 0`, `within 5 of 0`, or less than another effect; empty for None. whats: effect -> what it is called."""
     if not expected:
         return ""
     if "near" in expected:
         return f"within {expected['within']:g} of {expected['near']:g}"
     ((name, value),) = expected.items()
-    return f"{name} {value:g}" if name in ("above", "below") else f"{name.replace('_', ' ')} *{value}*"
+    return (
+        f"{name} {value:g}"
+        if name in ("above", "below")
+        else f"{name.replace('_', ' ')} `{(whats or {}).get(value, value)}`"
+    )
 
 
-def plainly(question: Question, effects: Sequence[Effect], guessing: Collection[str] = ()) -> str:
+def plainly(question: Question, effects: Sequence[Effect], guessing: Collection[str] = ()) -> list[str]:
     """The answer for a newcomer: of the main effect, and of others where more than one thing is asked.
 
     Empty where no replicate says anything of the first. guessing: effects that leave a model worse than guessing.
     """
-    first = effects[0]
-    words = [_said(question.plain, first)]
-    for name, plain in {first.contrast.name: None, **question.also}.items() if words[0] else ():
-        words += [_said(plain, effect) for effect in effects if plain and effect.contrast.name == name]
-        words += ["The model is then worse than uniform guessing."] if name in guessing else []
-    return " ".join(filter(None, words))
+    by_name = {effect.contrast.name: effect for effect in effects}
+    asked = {effects[0].contrast.name: question.plain, **question.also}
+    said = {name: _said(plain, by_name[name]) for name, plain in asked.items() if name in by_name}
+    worse = dict.fromkeys(guessing, " That is worse than uniform guessing.")
+    found = [words + worse.get(name, "") for name, words in said.items() if words]
+    return found if said[effects[0].contrast.name] else []
 
 
 _DAMAGE = ("reset ", "exchanged", "symmetric part", "antisymmetric part", "pruned", "order")
@@ -301,24 +333,28 @@ def _said(plain: Plain, effect: Effect) -> str:
     if result.n == 0:
         return ""
     if result.verdict == "unresolved":
-        bounds = "" if result.low is None else f" ({_size(result.low, unit)} to {_size(result.high, unit)} {unit})"
-        return f"Inconclusive{bounds}: {what}."
-    size = _size(result.effect, unit).lstrip("+-")
+        ends = f"{two_digits(result.low, unit)} to {two_digits(result.high, unit)} {unit_words(unit)}"
+        begun = "A hint, not significant after correction" if effect.only_alone else "Inconclusive"
+        return f"{begun}{f' ({ends})' * (result.low is not None)}: {what}."
+    size = two_digits(result.effect, unit, signed=False)
     if result.verdict.startswith("differs but"):
-        return f"{plain.same} The effect ({size} {unit}) is smaller than what would matter."
+        return f"{plain.same} The effect ({size} {unit_words(unit)}) is too small to matter."
     if result.verdict == "equivalent":
         return plain.same
     return (plain.above if (result.effect or 0.0) > 0 else plain.below).format(effect=size)
 
 
-def _size(value: float | None, unit: str) -> str:
-    """Two digits, with a sign; whole numbers of what is counted, percent of what is a share."""
-    if value is not None and _is_share(unit) and math.isfinite(value):
-        return f"{_size(100 * value, '')}%"
-    if value is None or unit in COUNTED or value == 0 or not math.isfinite(value):
-        return amount(value, unit=unit)
-    places = max(0, 1 - math.floor(math.log10(abs(value))))
-    return f"{value:+.{places + (95 <= abs(value) < 100)}f}"
+def two_digits(value: float | None, unit: str, signed: bool = True) -> str:
+    """An effect in prose: two digits, whole numbers of what is counted, percent of what is a share."""
+    if value is None or not math.isfinite(value):
+        return amount(value, signed)
+    if _is_share(unit):
+        return f"{two_digits(100 * value, '', signed)}%"
+    if value == 0:
+        return "0"
+    places = 0 if unit in COUNTED else max(0, 1 - int(f"{value:.1e}".partition("e")[2]))
+    places += 95 <= abs(value) < 100 and unit not in COUNTED
+    return f"{value if signed else abs(value):{'+' * signed},.{places}f}"
 
 
 def _is_share(unit: str) -> bool:
@@ -347,7 +383,7 @@ def _unresolved(first: Effect) -> str:
 def _refuted_by(effect: Effect) -> str:
     """What would show the answer itself to be wrong, whatever was expected; empty where there is no answer."""
     result, unit = effect.told, effect.contrast.unit
-    margin = f"{amount(effect.contrast.margin, signed=False, unit=unit)} {unit}"
+    margin = f"{two_digits(effect.contrast.margin, unit, signed=False)} {unit_words(unit)}"
     beyond = {
         "differs": "to 0 or past it",
         "differs but trivially": f"to 0, or beyond {margin}",
@@ -355,9 +391,8 @@ def _refuted_by(effect: Effect) -> str:
     }.get(result.verdict)
     if beyond is None or result.effect is None:
         return ""
-    return (
-        f"More replicates of the same design that move the effect, {amount(result.effect, unit=unit)} {unit}, {beyond}."
-    )
+    size = f"{two_digits(result.effect, unit)} {unit_words(unit)}"
+    return f"More replicates of the same design that move the effect, {size}, {beyond}."
 
 
 def intervals(effect: Effect) -> str:
@@ -367,14 +402,15 @@ def intervals(effect: Effect) -> str:
 
 def _of_the_whole(made: JsonMapping, unit: str) -> list[str]:
     """What has to be known of the whole study beside its tables."""
-    margins = " and ".join(amount(margin, signed=False, unit=unit) for margin in made["earlier_margins"])
+    margins = " and ".join(two_digits(margin, unit, signed=False) for margin in made["earlier_margins"])
+    counted = re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", made["counted"].replace(" %", "%"))
     return [
-        *filter(None, [made["counted"]]),
+        *filter(None, counted.split("; ")),
         *([f"The same trainings were judged before with a margin of {margins}"] if margins else []),
         *(
             [
                 "Trainings made for other designs of this question on this text, with other effects or arms, count here"
-                f" too: {', '.join(made['taken_over'])}"
+                f" too: {', '.join(f'`{name}`' for name in made['taken_over'])}"
             ]
             if made["taken_over"]
             else []
@@ -389,21 +425,22 @@ def notes(effects: Sequence[Effect], arms: Sequence[JsonMapping]) -> list[str]:
     """
     found = []
     for arm in arms:
-        names = [effect.contrast.name for effect in effects if arm["name"] in effect.contrast.arms]
+        names = [effect.contrast.what for effect in effects if arm["name"] in effect.contrast.arms]
         if arm["at_edge"] and names:
             found.append(
-                f"In {arm['at_edge']} of {len(arm['losses'])} replicates the best learning rate of {arm['name']} was at"
-                f" the edge of the grid, so a better one may lie outside; this affects {'; '.join(names)}"
+                f"In {arm['at_edge']} of {len(arm['losses'])} replicates the best learning rate was at the edge of the"
+                f" grid, so a better one may lie outside, for this arm: {arm['what'].partition(';')[0]}. This affects"
+                f" {'; '.join(names)}"
             )
     for effect in effects:
         if effect.diverged:
             lost = many(effect.diverged, "replicate")
-            found.append(f"{effect.contrast.name} lacks {lost} that diverged: there the measure does not exist")
+            found.append(f"Missing in {lost} that diverged: {effect.contrast.what}")
         r, unit = effect.result, effect.contrast.unit
         if r.mean_is_elsewhere:
-            mean, median = amount(r.mean, unit=unit), amount(r.effect, unit=unit)
+            mean, median = two_digits(r.mean, unit), two_digits(r.effect, unit)
             far = f"; {r.outliers} of {r.n} replicates are outliers" * bool(r.outliers)
-            found.append(f"The mean of {effect.contrast.name} is {mean} {unit}, its median {median}{far}")
+            found.append(f"Mean and median differ: {effect.contrast.what}, {mean} and {median} {unit_words(unit)}{far}")
     return found
 
 

@@ -1,16 +1,18 @@
 """What the effects of a study were measured at, in words: texts, tasks, layout, sizes, start, optimizer.
 
 Everything is read off the arms that those contrasts read, each with its own sizes and layout over those of the design;
-where they differ, all of theirs are told.
+where they differ, all of theirs are named.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from qkv.jsontypes import JsonMapping
 from qkv.studies.engine.assembly import layout_of, preset_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale
 
-__all__ = ["setting_words"]
+__all__ = ["condition_words", "scale_words", "setting_words", "unit_words"]
 
 _STREAMS = {
     "digits": "the handwritten digits that come with scikit-learn",
@@ -31,9 +33,9 @@ _PARTS: Mapping[str, Mapping[object, str]] = {
     "scale": {False: "undivided scores"},
     "tied": {True: "W_U tied to W_E", False: "W_U and W_E untied"},
 }
-"""Field of a layout -> value -> words; a value that is not here is told as its name."""
+"""Field of a layout -> value -> words; for any other value, its name is written."""
 _SILENT = ("start", "norm_eps")
-"""Fields of a layout that are told elsewhere, or that nobody has to know."""
+"""Fields of a layout that are named elsewhere, or that nobody has to know."""
 
 
 def setting_words(design: Design, contrasts: Iterable[Contrast]) -> str:
@@ -58,6 +60,43 @@ def setting_words(design: Design, contrasts: Iterable[Contrast]) -> str:
     )
 
 
+def condition_words(setting: str) -> str:
+    """What `setting_words` wrote, as sentences: the text, the models, how they were trained."""
+    text, models, optimizer = setting.replace("made sentences", "generated sentences").split("; ")
+    found = re.fullmatch(r"(.*), ([\d,]+(?: (?:and|to) [\d,]+)? steps of .*)", models)
+    sizes, steps = found.groups() if found else (models, "")
+    return f"{text}. Models: {sizes}. Training: {', '.join(filter(None, (steps, optimizer)))}."
+
+
+def scale_words(made: JsonMapping, arms: Collection[str]) -> str:
+    """`Measured with 2 layers, d_model 64, after 1,000 steps on tinyshakespeare.`, of some arms of a file."""
+    read = [arm for arm in made["arms"] if arm["name"] in arms]
+    sizes = [{**made["sizes"], **arm["sizes"]} for arm in read] or [made["sizes"]]
+    layers, width, steps = (
+        list(dict.fromkeys(each[name] for each in sizes)) for name in ("n_layers", "d_model", "steps")
+    )
+    given = {arm["text"] for arm in read} == {"text"} or made["source"]["name"] == "made"
+    text = f" on {made['source']['name']}".replace("on made", "on generated text") * given
+    return f"Measured with {_count(layers, 'layer')}, d_model {_span(width)}, after {_span(steps)} steps{text}."
+
+
+_UNITS = {
+    "of its start's norm": "times its initial norm",
+    "of the row's norm": "times the row's norm",
+    "points of 100": "percentage points",
+    "points of accuracy": "percentage points",
+    "of all little studies": "of all small studies",
+    "of what frequencies leave open": "of what answer frequencies leave open",
+    "of the way": "of the way from guessing to reading it",
+    "ln counts, added": "in log count",
+}
+
+
+def unit_words(unit: str) -> str:
+    """A unit of a file as a reader is told it."""
+    return _UNITS.get(unit, unit)
+
+
 def _tokens(counts: Sequence[int]) -> str:
     """Tokens that one training reads, the least and the most, to two digits."""
     ends = dict.fromkeys((counts[0], counts[-1]))
@@ -71,7 +110,9 @@ def _texts(design: Design, arms: Sequence[Arm]) -> str:
     for text in dict.fromkeys(texts[arm.text] for arm in arms):
         if text.stream not in ("text", "labelled"):
             made.append(
-                _STREAMS.get(text.stream, f"made sentences ({text.stream})").format(images=(design.images or ("",))[0])
+                _STREAMS.get(text.stream, f"generated sentences ({text.stream})").format(
+                    images=(design.images or ("",))[0]
+                )
             )
         else:
             tokens.append(f"{text.tokenizer} tokens" + (f" (vocabulary {text.vocab})" if text.vocab else ""))
@@ -86,7 +127,7 @@ def _tasks(arms: Sequence[Arm]) -> str:
 
 
 def _deviations(arm: Arm) -> dict[str, str]:
-    """Field -> words, of each that is told and not as usual."""
+    """Field -> words, of each that differs from the textbook's and is worth naming."""
     layout, usual = vars(layout_of(arm)), vars(preset_of(arm).layout)
     told = [field for field in dict.fromkeys((*dict(arm.layout), *layout)) if field not in _SILENT]
     return {field: _part(field, layout[field]) for field in told if layout[field] != usual[field]}

@@ -9,7 +9,9 @@ import { VERSION } from "./version.js";
 let off = () => {};
 
 export function openStudy(main, payload) {
-  const [isOpen, atIt, place] = [main.querySelector("details")?.open, document.activeElement?.matches("summary"), scrollY];
+  const titleOf = (summary) => summary.textContent.split(":")[0]; // counts come after it
+  const opened = [...main.querySelectorAll("details[open] > summary")].map(titleOf);
+  const [at, place] = [document.activeElement?.matches("summary") && titleOf(document.activeElement), scrollY];
   off();
   main.replaceChildren();
   if (payload.version !== VERSION) {
@@ -19,9 +21,10 @@ export function openStudy(main, payload) {
   const section = h("section", { id: "study" });
   main.append(h("p.eyebrow", null, "qkv · study"), h("h1", null, payload.study.asks || payload.study.name), section);
   off = study.render({ model: createModel(payload), el: section });
-  const log = main.querySelector("details");
-  if (log && isOpen) log.open = true; // drawn again: what the reader had opened, and where they were
-  if (log && atIt) log.querySelector("summary").focus({ preventScroll: true });
+  for (const summary of main.querySelectorAll("details > summary")) { // drawn again: what the reader had opened, and where they were
+    summary.parentElement.open = opened.includes(titleOf(summary));
+    if (titleOf(summary) === at) summary.focus({ preventScroll: true });
+  }
   scrollTo({ top: place, behavior: "instant" });
   document.documentElement.dataset.ready = "yes";
 }

@@ -1,6 +1,6 @@
 // @ts-check
-// A study: its verdict in a sentence, every effect on one axis with its interval and margin, loss curves of the arms with
-// their t intervals, the arms as a table, and every training that was ever made for it.
+// A study: the answer, its effects as a picture, the math, how sure it is, what would change it. Folded: every effect, the
+// arms with their loss curves, and every training that was ever made for it.
 
 import { d3, Plot } from "./vendor.js";
 import { add, h, named, scroll, table } from "./dom.js";
@@ -27,15 +27,15 @@ function forest(figure, rows, title, first) {
   const margins = [...new Set(rows.map((r) => r.margin))].sort((a, b) => a - b);
   const frame = figure({ wide: true, title, caption: `A large dot is the estimate (the median of paired replicates), the line its 95% interval, small dots single replicates. The band is the margin of ${margins.map((m) => number(m)).join(" or ")}, below which a difference was called trivial before the first training.` });
   chart(frame, (width, colours) => {
-    const names = rows.map((r) => r.name);
-    const left = widthOf(names, 0.42 * width, 7.4); // a longer one takes another line
-    const row = Math.max(30, 8 + 13 * Math.ceil((10 * d3.max(names, (name) => name.length)) / left));
-    return plot(colours, rows.map((r) => `${r.name} ${signed(r.effect, r.unit)}, ${between(r.low, r.high, r.unit)}`).join("; "), {
+    const [names, words] = [rows.map((r) => r.name), rows.map((r) => r.what)];
+    const left = widthOf(words, 0.42 * width, 7.4); // a longer one takes another line
+    const row = Math.max(30, 8 + 13 * Math.ceil((10 * d3.max(words, (what) => what.length)) / left));
+    return plot(colours, rows.map((r) => `${r.what} ${signed(r.effect, r.unit)}, ${between(r.low, r.high, r.unit)}`).join("; "), {
       width, height: row * rows.length + 40, marginLeft: left + 8, marginRight: 16, marginTop: 8, marginBottom: 28,
       x: { label: null, tickSize: 0, ticks: width < 520 ? 3 : 6, tickFormat: tick, nice: true, domain: d3.extent([-margins.at(-1), margins.at(-1), ...rows.flatMap((r) => [r.low, r.high, ...r.values])]) },
       y: { domain: names, label: null, axis: null, padding: 0 },
       marks: [
-        Plot.axisY({ label: null, tickSize: 0, lineWidth: left / 15 }),
+        Plot.axisY({ label: null, tickSize: 0, lineWidth: left / 15, tickFormat: (_, i) => words[i] }),
         Plot.barX(rows, { x1: (r) => -r.margin, x2: "margin", y: "name", fill: colours.mute, fillOpacity: 0.16 }),
         Plot.ruleX([0], { stroke: colours.faint }),
         Plot.dot(rows.flatMap((r) => r.values.map((value) => ({ name: r.name, value }))), { x: "value", y: "name", r: 2, fill: colours.mute }),
@@ -44,18 +44,29 @@ function forest(figure, rows, title, first) {
       ],
     });
   });
+  return frame.el;
+}
+
+// Some effects, those of one axis in one picture.
+function forests(figure, effects, first) {
+  const axes = d3.groups(d3.sort(effects.filter((e) => e.low !== null), (e) => e.axis), (e) => e.axis).map(([, rows]) => rows);
+  return axes.map((rows) => {
+    const { unit } = rows[0];
+    const isLarger = axes.some((other) => other[0].unit === unit && reach(other) < reach(rows)); // of two axes of a unit
+    return forest(figure, rows, `${isLarger ? "Larger effects" : "Effects"}: ${unit}`, first);
+  });
 }
 
 // Mean validation loss of each arm with the t interval around it; arms that predict different things have an axis each.
 function curves(figure, arms) {
   const groups = d3.groups(arms.filter((arm) => arm.steps.length), (arm) => arm.of);
-  groups.forEach(([of, shown]) => curvesOf(figure, groups.length > 1 ? `Loss while training, nats (${of})` : "Loss while training, nats", shown.map((arm, i) => ({ arm, i }))));
+  return groups.map(([of, shown]) => curvesOf(figure, groups.length > 1 ? `Loss while training, nats (${of})` : "Loss while training, nats", shown.map((arm, i) => ({ arm, i }))));
 }
 
 function curvesOf(figure, title, shown) {
   const banded = shown.some(({ arm }) => arm.lows.some((v) => v !== null));
   const frame = figure({ wide: true, title,
-    caption: `Mean validation loss of each arm's reported trainings, by step. ${banded ? "The band is the 95 % t interval of the mean; replicates that diverged are in the table." : "There are too few replicates for intervals, or no log to take them from."}` });
+    caption: `Mean validation loss of each arm's reported trainings, by step. ${banded ? "The band is the 95% t interval of the mean; replicates that diverged are in the table." : "There are too few replicates for intervals, or no log to take them from."}` });
   chart(frame, (width, colours) => {
     const points = shown.flatMap(({ arm, i }) => arm.steps.map((step, j) => ({ i, name: arm.name, step, mean: arm.mean[j], low: arm.lows[j], high: arm.highs[j] })));
     const [low, high] = d3.extent(points.flatMap((p) => [p.mean, p.low, p.high]).filter((v) => v !== null));
@@ -77,6 +88,7 @@ function curvesOf(figure, title, shown) {
       ],
     });
   });
+  return frame.el;
 }
 
 function rates(found) {
@@ -85,13 +97,13 @@ function rates(found) {
 }
 
 function armTable(arms) {
-  return tableOf("arms of the study", ["arm", "what", "frozen (bit-identical)", "loss", "best n-gram, or what else is known", "95 % interval", "sd", "n", "learning rates", "at the edge", "diverged"], arms.map((arm) => [
+  return tableOf("arms of the study", ["arm", "what", "frozen (bit-identical)", "loss", "best n-gram, or what else is known", "95% interval", "sd", "n", "learning rates", "at the edge", "diverged"], arms.map((arm) => [
     arm.name, arm.what, arm.frozen.join(", ") || "nothing", fixed(arm.loss, 3), arm.known, arm.low === null ? DASH : `${fixed(arm.low, 3)} to ${fixed(arm.high, 3)}`, fixed(arm.sd, 3),
     whole(arm.n), rates(arm.rates), `${arm.at_edge} of ${arm.n}`, `${arm.diverged} of ${arm.trainings}`]));
 }
 
-const effectTable = (effects) => tableOf("effects of the study", ["effect", "estimate", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected"], effects.map((e) => [
-  h("span", null, `${e.name} (${e.unit})`, h("span.what", null, e.what)), signed(e.effect, e.unit), h("span.together", null, between(e.low, e.high, e.unit)), e.verdict, whole(e.n), number(e.p_corrected, 2), e.unit === "steps" ? steps(e.detectable) : number(e.detectable, 2), e.expected]));
+const effectTable = (effects) => tableOf("effects of the study", ["effect", "estimate", "95% interval", "verdict", "n", "p (corrected)", "would see", "expected"], effects.map((e) => [
+  `${e.what} (${e.unit})`, signed(e.effect, e.unit), h("span.together", null, between(e.low, e.high, e.unit)), e.verdict, whole(e.n), number(e.p_corrected, 2), e.unit === "steps" ? steps(e.detectable) : number(e.detectable, 2), e.expected]));
 
 function log(study) {
   if (!study.runs.length) return null;
@@ -107,35 +119,31 @@ function times(study) {
   return `It was designed ${designs === 1 ? "once" : `${designs} times`} (with ${plural(study.designs.at(-1), "replicate")} now${before}) and trained ${whole(study.runs.length)} times in all, tuning of learning rates and trainings that diverged included.`;
 }
 
+const paragraphs = (lines) => lines.filter(Boolean).map((line) => h("p.small", null, line));
+const folded = (title, ...inside) => h("details", null, h("summary", null, title), inside);
+const formula = (line) => h("li", null, line.split("`").map((part, i) => (i % 2 ? h("code", null, part) : part))); // in code marks
+
 function build({ model, el, figure }) {
   const study = model.get("study");
-  add(el, [study.plain ? h("p.verdict.study-plain", null, study.plain) : null, study.condition ? h("p.small", null, study.condition) : null, study.counting ? h("p.small", null, study.counting) : null, study.missing ? h("p.missing", { role: "status" }, study.missing) : h(study.plain ? "p.study-verdict" : "p.verdict.study-verdict", null, study.sentence),
-    study.full_answer ? h("p", null, `The full run on this text said: ${study.full_answer}`) : null,
-    study.runs.length ? h("p", null, times(study)) : null,
-    study.effort ? h("p.small", null, `${study.effort}.`) : null,
-    named("facts", [["design", study.design.slice(0, 12)], ["text", study.source], ["computed with", study.software], ["kind", study.quick ? "quick run" : "full run"]].filter(([, value]) => value))]);
-  if (study.effects.length) {
-    el.append(h("h2", null, "Effects"));
-    const [columns, ...rows] = study.accounts;
-    if (columns) el.append(tableOf("accounts of the same things, side by side", columns, rows));
-    const drawn = study.effects.filter((e) => e.low !== null);
-    const axes = d3.groups(d3.sort(drawn, (e) => e.axis), (e) => e.axis).map(([, rows]) => rows);
-    for (const rows of axes) {
-      const { unit } = rows[0];
-      const isLarger = axes.some((other) => other[0].unit === unit && reach(other) < reach(rows)); // of two axes of a unit
-      forest(figure, rows, `${isLarger ? "Larger effects" : "Effects"} ${unit.startsWith("of ") ? "as a share" : "in"} ${unit}`, study.effects[0]);
-    }
-    el.append(effectTable(study.effects), ...study.notes.map((note) => h("p.small", null, `${note}.`)),
-      ...study.not_reached.map((what) => h("p.small", null, `Not reached in the time: ${what}.`)));
-  }
-  if (study.arms.length) {
-    el.append(h("h2", null, "Arms"));
-    curves(figure, study.arms);
-    el.append(armTable(study.arms));
-  }
-  for (const [name, words] of study.told) el.append(h("h2", null, name), h("p", null, words));
-  const all = log(study);
-  if (all) el.append(h("h2", null, "The log"), all);
+  const first = study.effects[0];
+  const answers = study.effects.filter((e) => study.answers.includes(e.name));
+  const [about, others] = [study.told.filter(([name]) => name.startsWith("What would")), study.told.filter(([name]) => !name.startsWith("What would"))];
+  add(el, [study.missing ? h("p.missing", { role: "status" }, study.missing) : h("p.verdict", null, study.plain || study.sentence),
+    study.plain ? h("p.small", null, study.brief) : null]);
+  forests(figure, answers, first);
+  add(el, [study.more ? h("p", null, study.more) : null,
+    study.math.length ? [h("h2", null, "The math"), h("ul", null, study.math.map(formula))] : null]);
+  if (first) add(el, [h("h2", null, "How sure we are, and for which models"), tableOf("effects that the answer is about", study.figures[0], study.figures.slice(1)), paragraphs([study.condition, study.counting,
+    study.full_answer && `The full run on this text said: ${study.full_answer}`])]);
+  if (about.length) add(el, [h("h2", null, "What would change the answer"), about.map(([name, words]) => h("p", null, `${name}: ${words}`))]);
+  add(el, [h("h2", null, "Everything else")]);
+  const [columns, ...rows] = study.accounts;
+  if (columns) el.append(folded("Measures side by side", tableOf("measures side by side", columns, rows)));
+  if (first) el.append(folded("Every effect, with its interval", forests(figure, study.effects, first), effectTable(study.effects)));
+  if (study.arms.length) el.append(folded("Every arm", curves(figure, study.arms), armTable(study.arms)));
+  add(el, others.map(([name, words]) => folded(name, h("p", null, words))));
+  add(el, [folded("Notes on this run", paragraphs([study.plain && study.sentence, ...study.notes.map((note) => `${note}.`), ...study.not_reached.map((what) => `Not reached in time: ${what}.`), study.runs.length && times(study), study.effort && `${study.effort}.`]),
+    named("facts", [["design", study.design.slice(0, 12)], ["text", study.source], ["computed with", study.software], ["kind", study.quick ? "quick run" : "full run"]].filter(([, value]) => value))), log(study)]);
 }
 
 const render = view(build);

@@ -6,20 +6,21 @@ the page, light or dark as the reader's system is.
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
 
-from qkv.jsontypes import JsonMapping
-from qkv.views.study.section import axes, values_of
-from qkv.words import COUNTED, amount, decimals
+from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.studies.verdict.sentences import two_digits
+from qkv.studies.verdict.wording import unit_words
+from qkv.views.study.section import answering, axes, values_of
+from qkv.words import COUNTED
 
-__all__ = ["forest_svg"]
+__all__ = ["answer_svg", "forest_svg"]
 
-_WIDTH, _ROW, _RIGHT, _TOP, _BOTTOM = 920, 26, 250, 30, 34
-_LETTER, _SAID = 7.3, 6.1
-"""Pixels that a letter of the names takes, and of what an effect comes to, about."""
+_WIDTH, _ROW, _EDGE, _TOP, _BOTTOM = 720, 40, 12, 30, 34
+_LETTER = 6.4
+"""Pixels that a letter takes, about."""
 _DOT = 4
 """Radius of an estimate, which may be the highest value of all."""
 _TICKS = 6
@@ -36,28 +37,40 @@ svg { --paper: #fcfbf8; --ink: #1d1e22; --soft: #4d4f57; --faint: #6f717a; --ban
 </style>"""
 
 
-def forest_svg(verdict: JsonMapping) -> str:
-    """Every effect of a verdict that has an interval: its estimate, its 95 % interval, its replicates, and its margin.
+def answer_svg(verdict: JsonMapping) -> str:
+    """The effects that the answer is about; before them, where the first is one of losses, the losses it compares."""
+    rows = answering(verdict)
+    read = {name for row in rows for _, name, quantity in row["terms"] if quantity == "loss"}
+    main = {name for _, name, quantity in rows[0]["terms"] if quantity == "loss"}
+    alike = {(arm["task"], arm["text"]) for arm in verdict["arms"] if arm["name"] in main}
+    arms = [arm for arm in verdict["arms"] if arm["name"] in read and (arm["task"], arm["text"]) in alike]
+    arms = [arm for arm in arms if len(arm["losses"]) > 1]
+    unit = f"loss at the end, {rows[0]['unit']}"
+    losses = [
+        {"what": arm["what"], "unit": unit, "effect": arm["loss"], "low": min(arm["losses"]), "nominal": None,
+         "high": max(arm["losses"]), "values": arm["losses"], "margin": 0.0, "verdict": ""}
+        for arm in arms
+    ]  # fmt: skip
+    counting = verdict["baseline"]["ngram"] if verdict["baseline"].get("arm") in {arm["name"] for arm in arms} else None
+    return forest_svg({**verdict, "contrasts": rows}, losses if len(losses) > 1 else (), counting)
+
+
+def forest_svg(verdict: JsonMapping, losses: Sequence[JsonObject] = (), counting: float | None = None) -> str:
+    """Every effect of a verdict that has an interval: its estimate, its 95% interval, its replicates, and its margin.
 
     Effects that `axes` puts together share one; the first effect, which is the study's own question, stands out. Empty
-    where there is none.
+    where there is none. losses: of arms, for an axis before all others; counting: a loss to be marked there.
     """
     rows = [row for row in verdict["contrasts"] if row["low"] is not None]
     placed = sorted(zip(axes(rows), rows, strict=True), key=itemgetter(0))
-    right = max(
-        [
-            _RIGHT,
-            *(math.ceil(22 + _SAID * len(f"{_signed(row['effect'], row['unit'])} {row['verdict']}")) for row in rows),
-        ]
-    )
+    panels = [[row for _, row in group] for _, group in groupby(placed, key=itemgetter(0))]
     parts, y = [], 0.0
-    for _, group in groupby(placed, key=itemgetter(0)):
-        panel = [row for _, row in group]
-        parts += _panel(panel, y, right, first=verdict["contrasts"][0])
+    for panel in [losses, *panels] if losses and panels else panels:
+        parts += _panel(panel, y, verdict["contrasts"][0], counting if panel is losses else 0.0)
         y += _TOP + _ROW * len(panel) + _BOTTOM
     if not parts:
         return ""
-    about = html.escape(f"Effects of the study {verdict['study']} with their 95 % intervals")
+    about = html.escape(f"Effects of the study {verdict['study']} with their 95% intervals")
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y:g}" width="{_WIDTH}" height="{y:g}"'
         f' role="img" aria-label="{about}" font-family="system-ui, sans-serif" font-size="12">'
@@ -65,59 +78,54 @@ def forest_svg(verdict: JsonMapping) -> str:
     return "\n".join([opening, _STYLE, f'<rect class="paper" width="{_WIDTH}" height="{y:g}"/>', *parts, "</svg>\n"])
 
 
-def _panel(rows: Sequence[JsonMapping], top: float, right: int, first: JsonMapping) -> list[str]:
-    """The effects of one axis, from `top` down; what each comes to stands in the last `right` pixels."""
+def _panel(rows: Sequence[JsonMapping], top: float, first: JsonMapping, mark: float | None) -> list[str]:
+    """The effects of one axis, from `top` down, with a line at `mark`: 0 of effects, the best n-gram of losses."""
     margins = sorted({row["margin"] for row in rows})
     ends = [bound for row in rows for bound in (row["low"], row["high"], *values_of(row))]
-    low, high = min(-margins[-1], *ends), max(margins[-1], *ends)
-    left = min(0.42 * _WIDTH, 16 + _LETTER * max(len(row["name"]) for row in rows))
-    scale = (_WIDTH - right - left - _DOT) / (high - low)
+    ends += [-margins[-1], margins[-1]] if margins[-1] else []
+    low, high = min([*ends, mark or ends[0]]), max([*ends, mark or ends[0]])
+    scale = (_WIDTH - 2 * _EDGE) / (high - low or 1.0)
 
     def x(value: float) -> str:
-        return f"{left + (value - low) * scale:.1f}"
+        return f"{_EDGE + (value - low) * scale:.1f}"
 
     under = top + _TOP + _ROW * len(rows)
-    said = " or ".join(f"{margin:g}" for margin in margins)
-    parts = [
-        f'<text class="head" x="8" y="{top + 19:g}">{html.escape(rows[0]["unit"])} (band: the margin, {said})</text>',
-        *(
-            f'<rect class="band" x="{x(-row["margin"])}" y="{top + _TOP + _ROW * number:g}"'
-            f' width="{2 * row["margin"] * scale:.1f}" height="{_ROW}"/>'
-            for number, row in enumerate(rows)
-        ),
-        f'<line class="zero" x1="{x(0)}" x2="{x(0)}" y1="{top + _TOP:g}" y2="{under:g}"/>',
-        *(f'<text class="tick" x="{x(tick)}" y="{under + 16:g}">{_said(tick)}</text>' for tick in _ticks(low, high)),
+    said = f" (band: too small to matter, {' or '.join(f'{margin:g}' for margin in margins)})" * bool(margins[-1])
+    said = said or " (line: the best n-gram)" * bool(mark)
+    parts = [f'<text class="head" x="8" y="{top + 19:g}">{html.escape(unit_words(rows[0]["unit"]))}{said}</text>']
+    parts += [
+        f'<rect class="band" x="{x(-row["margin"])}" y="{top + _TOP + _ROW * number:g}"'
+        f' width="{2 * row["margin"] * scale:.1f}" height="{_ROW}"/>'
+        for number, row in enumerate(rows)
+        if row["margin"]
     ]
+    if mark is not None:
+        parts.append(f'<line class="zero" x1="{x(mark)}" x2="{x(mark)}" y1="{top + _TOP:g}" y2="{under:g}"/>')
+    parts += [f'<text class="tick" x="{x(tick)}" y="{under + 16:g}">{_said(tick)}</text>' for tick in _ticks(low, high)]
     for number, row in enumerate(rows):
-        role = "main" if row is first else "other"
-        parts += _effect(row, top + _TOP + _ROW * (number + 0.5), x, (left, _WIDTH - right), role)
+        parts += _effect(row, top + _TOP + _ROW * number, x, "main" if row is first else "other")
     return parts
 
 
-def _effect(row: JsonMapping, y: float, x: Any, ends: tuple[float, float], role: str) -> Iterable[str]:
-    """One line: name, replicates, interval, estimate, and what it comes to in words; `ends` are those of the axis."""
-    left, right = ends
-    name, most = row["name"], int((left - 16) / _LETTER)
-    shown = name if len(name) <= most else name[: most - 1] + "…"
+def _effect(row: JsonMapping, top: float, x: Callable[[float], str], role: str) -> Iterable[str]:
+    """Two lines: the name and what the effect comes to; below them its replicates, interval and estimate."""
+    unit, is_loss = row["unit"] if row["unit"] in COUNTED else "", not row["margin"]
     effect, low, high = (
-        amount(row[name], unit=row["unit"]) if row["unit"] in COUNTED else f"{row[name]:+.3g}"
-        for name in ("effect", "low", "high")
+        f"{row[name]:.2f}" if is_loss else two_digits(row[name], unit) for name in ("effect", "low", "high")
     )
-    told = html.escape(f"{row['what']}: {effect}, {low} to {high}")
-    middle = f"{y:g}"
-    yield f"<g><title>{told}</title>"
-    yield f'<text x="{left - 8:.1f}" y="{y + 4:g}" text-anchor="end">{html.escape(shown)}</text>'
+    said = f"{effect} {row['verdict']}".rstrip()
+    most = int((_WIDTH - 24) / _LETTER) - len(said)
+    shown = row["what"] if len(row["what"]) <= most else row["what"][: most - 1] + "…"
+    middle = f"{top + 28:g}"
+    title = html.escape(f"{row['what']}: {effect}, {low} to {high}")
+    yield f"<g><title>{title}</title>"
+    yield f'<text x="8" y="{top + 15:g}">{html.escape(shown)}</text>'
     places = dict.fromkeys(x(value) for value in values_of(row))  # replicates at one place are one dot
     yield from (f'<circle class="one" cx="{place}" cy="{middle}" r="2"/>' for place in places)
     interval = f'x1="{x(row["low"])}" x2="{x(row["high"])}" y1="{middle}" y2="{middle}"'
     yield f'<line class="{role}" {interval} stroke-width="2"/>'
     yield f'<circle class="{role}" cx="{x(row["effect"])}" cy="{middle}" r="{_DOT}"/>'
-    said = f'<tspan class="said">{_signed(row["effect"], row["unit"])}</tspan> {html.escape(row["verdict"])}'
-    yield f'<text x="{right + 14}" y="{y + 4:g}">{said}</text></g>'
-
-
-def _signed(value: float, unit: str) -> str:
-    return amount(value, unit=unit) if unit in COUNTED else decimals(value, signed=True, least=0.001)
+    yield f'<text class="said" x="{_WIDTH - 8}" y="{top + 15:g}" text-anchor="end">{html.escape(said)}</text></g>'
 
 
 def _ticks(low: float, high: float) -> list[float]:

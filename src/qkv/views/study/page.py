@@ -9,13 +9,17 @@ from pathlib import Path
 
 from qkv.folder.run_folder import write_atomically
 from qkv.jsontypes import JsonMapping
-from qkv.studies.counting import counting_words, yardstick
+from qkv.studies.counting import counting_words, gate, yardstick
 from qkv.studies.engine.store import read_rows
+from qkv.studies.verdict.wording import unit_words
 from qkv.views.host import Host
 from qkv.views.report.page import page_of
 from qkv.views.study.section import (
+    ANSWER_COLUMNS,
     StudyPayload,
     accounts_table,
+    answer_cells,
+    answering,
     as_shown,
     effort,
     expectations,
@@ -24,7 +28,7 @@ from qkv.views.study.section import (
     study_section,
 )
 
-__all__ = ["answer_text", "as_shown", "effort", "expectations", "study_page", "write_study_page"]
+__all__ = ["answer_text", "folded_text", "kind_of_run", "study_page", "write_study_page"]
 
 
 def write_study_page(folder: Path) -> Path:
@@ -43,14 +47,14 @@ def study_page(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> str:
 
 # words and cells that the terminal and the Markdown share
 
-EFFECT_COLUMNS = ("effect", "estimate", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected")
+EFFECT_COLUMNS = ("effect", "estimate", "95% interval", "verdict", "n", "p (corrected)", "would see", "expected")
 ARM_COLUMNS = (
     "arm", "what", "frozen (bit-identical)", "loss", "best n-gram, or what else is known", "sd", "learning rates",
     "best rate at the edge", "diverged",
 )  # fmt: skip
 
 
-def effect_cells(row: JsonMapping) -> tuple[str, ...]:
+def effect_cells(row: JsonMapping, verdict: JsonMapping) -> tuple[str, ...]:
     """One contrast of a verdict."""
     unit = row["unit"]
     bounds = "–" if row["low"] is None else f"{number(row['low'], unit)} to {number(row['high'], unit)}"
@@ -58,14 +62,14 @@ def effect_cells(row: JsonMapping) -> tuple[str, ...]:
     if alike:
         bounds = "all alike"
     return (
-        f"{row['name']} ({unit})",
+        f"{row['what']} ({unit_words(unit)})",
         number(row["effect"], unit),
         bounds,
         row["verdict"],
         str(row["n"]),
         "–" if alike else number(row["p_corrected"]),
         "–" if alike else number(row["detectable"], unit),
-        expected_cell(row),
+        expected_cell(row, verdict),
     )
 
 
@@ -83,32 +87,62 @@ def arm_cells(row: JsonMapping, verdict: JsonMapping) -> tuple[str, ...]:
 # the same for docs/answers
 
 
-def answer_text(verdict: JsonMapping, picture: str = "") -> str:
-    """The answer of a verdict as Markdown: counting, sentence, effects (and a `picture` of them), arms, expectations,
-    literature."""
+def answer_text(verdict: JsonMapping, picture: str = "", others: Sequence[str] = ()) -> str:
+    """The answer of a verdict as Markdown: the answer, a `picture`, the math, how sure we are and what would change it.
+
+    others: lines for the end of `how sure we are`.
+    """
     verdict = as_shown(verdict)
-    effects = (
-        (f"{row['what']}: {cells[0]}", *cells[1:]) for row in verdict["contrasts"] for cells in [effect_cells(row)]
-    )
-    lines = [counting_words(verdict), "", f"**{verdict['sentence']}**", ""]
+    begun = gate(verdict["baseline"])
+    answer = verdict["plain"].removeprefix(begun).strip() or verdict["sentence"]
+    lines = [begun, ""] if begun else []
+    lines += [f"**{answer}** {verdict.get('brief', '')}".rstrip(), ""]
+    lines += [f"![The effects that the answer is about, with their 95% intervals]({picture})", ""] if picture else []
+    lines += [verdict["more"], ""] if verdict.get("more") else []
+    if math := verdict.get("math"):
+        lines += ["## The math", "", *(f"- {line}" for line in math), ""]
+    lines += ["## How sure we are, and for which models", "", kind_of_run(verdict), ""]
+    lines += [*_markdown(ANSWER_COLUMNS, map(answer_cells, answering(verdict))), ""]
+    lines += [verdict["condition"], "", counting_words(verdict), "", *others]
+    lines += ["## What would change the answer", ""]
+    changes = [f"- {words}" for heading, words in expectations(verdict) if "this answer" in heading]
+    lines += [*changes, *([""] if changes else []), "What we expected before training would be wrong if:", ""]
+    lines += [*(f"- {one.removesuffix('.')}." for one in verdict["falsified_by"].split("; ")), ""]
+    return "\n".join(lines)
+
+
+def folded_text(verdict: JsonMapping) -> str:
+    """The rest of a verdict as Markdown, folded: effects, arms, and what else has to be known of the run."""
+    verdict = as_shown(verdict)
     columns, *rows = accounts_table(verdict) or [()]
-    lines += [*_markdown(columns, rows), ""] if rows else []
-    lines += [f"![Effects with their 95 % intervals]({picture})", ""] if picture else []
+    lines = [*_folded("Measures side by side", _markdown(columns, rows)), ""] if rows else []
+    effects = (effect_cells(row, verdict) for row in verdict["contrasts"])
     lines += [*_folded("Every effect, with its interval", _markdown(EFFECT_COLUMNS, effects)), ""]
-    lines += [f"- {note}." for note in verdict["notes"]]
-    lines += [""] if verdict["notes"] else []
-    if verdict["not_reached"]:
-        lines += [f"Not reached in the time: {'; '.join(verdict['not_reached'])}.", ""]
     if verdict["arms"]:
         rows = (arm_cells(arm, verdict) for arm in verdict["arms"])
         lines += [*_folded("Every arm", _markdown(ARM_COLUMNS, rows)), ""]
-    lines += [line for heading, words in expectations(verdict) for line in (f"{heading}: {words}", "")]
-    lines += [
-        f"{effort(verdict)}; text {verdict['source']['name']},"
-        f" sha256 {verdict['source']['sha256'][:16]}; {verdict['software']}; design {verdict['design'][:12]}.",
-        "",
+    about = [
+        verdict["sentence"],
+        *verdict["notes"],
+        *(f"Not reached in time: {what}" for what in verdict["not_reached"]),
     ]
+    about += [f"{heading}: {words}" for heading, words in expectations(verdict) if heading.startswith("Expectations")]
+    source = verdict["source"]
+    about += [
+        f"{effort(verdict)}; text {source['name']}, sha256 `{source['sha256'][:16]}`; {verdict['software']}; design"
+        f" `{verdict['design'][:12]}`"
+    ]
+    lines += [*_folded("Notes on this run", [f"- {words.removesuffix('.')}." for words in about]), ""]
     return "\n".join(lines)
+
+
+def kind_of_run(verdict: JsonMapping) -> str:
+    """Whether a run is full or quick, and whether it was finished."""
+    kind = "From a quick run, which is weak" if verdict["quick"] else "From a full run"
+    made, planned = verdict["trainings"], verdict.get("planned_trainings", 0)
+    if verdict["not_reached"]:
+        kind += f", unfinished: {made:,} of about {planned:,} trainings" if made < planned else ", unfinished"
+    return f"{kind}."
 
 
 def _folded(title: str, lines: Sequence[str]) -> list[str]:

@@ -18,8 +18,9 @@ from qkv.errors import MissingExtra, RunFolderError
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import counting_words, yardstick
 from qkv.studies.engine.store import read_rows
-from qkv.studies.verdict.sentences import FORMAT, expected_words
+from qkv.studies.verdict.sentences import FORMAT, expected_words, two_digits
 from qkv.studies.verdict.statistics import FEWEST, how_exact, t_interval
+from qkv.studies.verdict.wording import unit_words
 from qkv.views.host import VERSION, Host
 from qkv.words import COUNTED, EN_DASH, amount, decimals, many, plural
 
@@ -29,7 +30,10 @@ __all__ = [
     "StudyPayload",
     "StudySection",
     "StudyRun",
+    "ANSWER_COLUMNS",
     "accounts_table",
+    "answer_cells",
+    "answering",
     "as_shown",
     "axes",
     "effort",
@@ -69,7 +73,7 @@ class StudyEffect:
     """Effects with the same number are drawn together; `axes` says which those are."""
 
 
-_EFFECT = [f.name for f in dataclasses.fields(StudyEffect) if f.name not in ("values", "axis", "expected")]
+_EFFECT = [f.name for f in dataclasses.fields(StudyEffect) if f.name not in ("values", "axis", "expected", "unit")]
 """What an effect has as its verdict has it."""
 
 
@@ -122,6 +126,16 @@ class StudySection:
     asks: str = ""
     plain: str = ""
     """The answer for a newcomer; empty where no replicate says anything."""
+    more: str = ""
+    """What else the answer says."""
+    brief: str = ""
+    """Size, length and text of the main effect's models, in a sentence."""
+    answers: tuple[str, ...] = ()
+    """Names of the effects that the answer is about."""
+    figures: tuple[tuple[str, ...], ...] = ()
+    """Those effects to two digits, headings first."""
+    math: tuple[str, ...] = ()
+    """What is asked, as formulas."""
     condition: str = ""
     """What the answer was measured at, and where it is known not to hold."""
     counting: str = ""
@@ -135,7 +149,7 @@ class StudySection:
     notes: tuple[str, ...] = ()
     """What has to be known beside the table of effects."""
     told: tuple[tuple[str, str], ...] = ()
-    """Headings and words below the tables: expectations, what would refute what, what was published."""
+    """Headings and words: what would change the answer, expectations, what was published."""
     design: str
     """Hash of the design."""
     designs: tuple[int, ...]
@@ -186,12 +200,20 @@ def study_section(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> Stu
         name=verdict["study"],
         asks=verdict["asks"],
         plain=verdict["plain"],
+        more=verdict.get("more", ""),
+        brief=verdict.get("brief", ""),
+        answers=tuple(row["name"] for row in answering(verdict)),
+        figures=(ANSWER_COLUMNS, *map(answer_cells, answering(verdict))),
+        math=tuple(verdict.get("math", ())),
         condition=verdict["condition"],
         counting=counting_words(verdict),
         sentence=verdict["sentence"],
         full_answer=verdict["full_answer"],
         quick=verdict["quick"],
-        effects=tuple(map(_effect, verdict["contrasts"], axes(verdict["contrasts"]))),
+        effects=tuple(
+            _effect(row, axis, expected_cell(row, verdict))
+            for row, axis in zip(verdict["contrasts"], axes(verdict["contrasts"]), strict=True)
+        ),
         arms=tuple(
             _arm(arm, reported[arm["name"]], of, yardstick(verdict, arm))
             for arm, of in zip(verdict["arms"], _of(verdict["arms"]), strict=True)
@@ -210,16 +232,15 @@ def study_section(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> Stu
 
 
 def as_shown(verdict: JsonMapping) -> JsonMapping:
-    """The verdict without rows that are empty for want of time.
+    """The verdict without rows that are empty for lack of time.
 
-    Effects that no replicate tells are named among what was not reached, where arms without a training stand already.
-    The main effect always has its row.
+    Effects that no replicate measured are listed with the arms that were not reached. The main effect keeps its row.
     """
     if not verdict["not_reached"]:
         return verdict
     first, *others = verdict["contrasts"]
-    untold = [row["name"] for row in others if not row["n"]]
-    effects = [f"effects that no replicate tells: {', '.join(untold)}"] if untold else []
+    missing = [row["what"] for row in others if not row["n"]]
+    effects = [f"no replicate measured {what}" for what in missing]
     return {
         **verdict,
         "contrasts": [first, *(row for row in others if row["n"])],
@@ -234,25 +255,46 @@ def expectations(verdict: JsonMapping) -> list[tuple[str, str]]:
     """
     stated = [row for row in verdict["contrasts"] if row["expected"]]
     failed = [
-        f"*{row['name']}* is {amount(row['effect'], unit=row['unit'])} {row['unit']} (expected"
-        f" {expected_words(row['expected'])})"
+        f"{row['what']}, {two_digits(row['effect'], row['unit'])} {unit_words(row['unit'])} (expected"
+        f" {expected_words(row['expected'], _whats(verdict))})"
         for row in stated
         if row["outcome"] == "failed"
     ]
     met, is_open = (sum(row["outcome"] == outcome for row in stated) for outcome in ("met", "open"))
-    said = f"{len(failed)} failed, {met} met, {is_open} open." + (f" Failed: {'; '.join(failed)}." if failed else "")
+    said = " ".join([f"{len(failed)} failed, {met} met, {is_open} open.", *(f"Failed: {one}." for one in failed)])
     told = [
-        (f"Expectations stated before training ({len(stated)})", said * bool(stated)),
         ("What would show this answer to be wrong", verdict["refuted_by"]),
+        (f"Expectations stated before training ({len(stated)})", said * bool(stated)),
         ("What would show the expectation to be wrong", verdict["falsified_by"]),
         ("What has been published", verdict["literature"]),
     ]
     return [(heading, words) for heading, words in told if words]
 
 
-def expected_cell(row: JsonMapping) -> str:
+def answering(verdict: JsonMapping) -> list[JsonMapping]:
+    """The rows of the effects that the answer is about; of a file that does not name them, the main effect."""
+    rows = {row["name"]: row for row in verdict["contrasts"]}
+    names = verdict.get("answers") or [verdict["contrasts"][0]["name"]]
+    return [rows[name] for name in names if name in rows]
+
+
+ANSWER_COLUMNS = ("effect", "estimate", "95% interval", "verdict", "n")
+
+
+def answer_cells(row: JsonMapping) -> tuple[str, ...]:
+    """One effect that an answer is about, to two digits."""
+    effect, low, high = (two_digits(row[name], row["unit"]) for name in ("effect", "low", "high"))
+    bounds = EN_DASH if row["low"] is None else f"{low} to {high}"
+    return row["what"], f"{effect} {unit_words(row['unit'])}", bounds, row["verdict"], f"{row['n']:,}"
+
+
+def _whats(verdict: JsonMapping) -> dict[str, str]:
+    return {row["name"]: row["what"] for row in verdict["contrasts"]}
+
+
+def expected_cell(row: JsonMapping, verdict: JsonMapping) -> str:
     """What was expected of an effect and what became of it; empty where nothing was."""
-    return f"{expected_words(row['expected'])}: {row['outcome']}" if row["expected"] else ""
+    return f"{expected_words(row['expected'], _whats(verdict))}: {row['outcome']}" if row["expected"] else ""
 
 
 def number(value: float | None, unit: str = "") -> str:
@@ -325,9 +367,9 @@ def values_of(row: JsonMapping) -> tuple[float, ...]:
     return tuple(value - (row["nominal"] or 0.0) for value in row["values"])
 
 
-def _effect(row: JsonMapping, axis: int) -> StudyEffect:
+def _effect(row: JsonMapping, axis: int, expected: str) -> StudyEffect:
     told = {name: row[name] for name in _EFFECT}
-    return StudyEffect(**told, expected=expected_cell(row), values=values_of(row), axis=axis)
+    return StudyEffect(**told, unit=unit_words(row["unit"]), expected=expected, values=values_of(row), axis=axis)
 
 
 def _of(arms: Sequence[JsonMapping]) -> list[str]:
