@@ -75,6 +75,7 @@ UNMEASURED = {
 """The limits of runs whose configuration names none: measured on processors with AVX-512 and AMX, before each machine
 measured its own (`training.calibration`)."""
 
+CType = type[ctypes.c_long] | type[ctypes.c_void_p] | type[ctypes.c_float]
 _CHUNKS = 32
 """Shares in which compiled passes make sums over rows."""
 
@@ -116,21 +117,19 @@ class Compiled(Formulas):
             "norm_back": (n, n, n, *8 * (pointer,)),
             "heads": (*5 * (n,), *3 * (pointer,), number, *5 * (pointer,)),
             "heads_back": (*5 * (n,), *10 * (pointer,)),
-            "drop": (n, n, pointer, pointer, n, number, pointer, pointer),
-            "drop_onto": (n, n, pointer, pointer, n, number, *3 * (pointer,)),
-            "drop_onto_back": (n, n, pointer, pointer, n, number, pointer, pointer),
+            **{
+                f"drop{kind}": (n, n, pointer, pointer, n, number, *3 * (pointer,))
+                for kind in ("", "_onto", "_onto_back")
+            },
             "loss_slope": (n, n, *3 * (pointer,), number, *3 * (pointer,)),
             "scores": (n, n, *5 * (pointer,)),
         }
         for dtype, ending in ((torch.float32, "f32"), (torch.bfloat16, "bf16")):
             for name, types in shapes.items():
-                call = getattr(library, f"{name}_{ending}")
-                call.argtypes, call.restype = types, n if name in ("loss_slope", "scores") else None
-                self._calls[name, dtype] = call
-        self._squares = library.squares_f32
-        self._look = library.look_f32
-        for summing in (self._squares, self._look):
-            summing.argtypes, summing.restype = (n, *3 * (pointer,)), None
+                counts = name in ("loss_slope", "scores")
+                self._calls[name, dtype] = _found(library, f"{name}_{ending}", n if counts else None, types)
+        sums = (n, *3 * (pointer,))
+        self._squares, self._look = (_found(library, f"{name}_f32", None, sums) for name in ("squares", "look"))
 
     def _call(self, name: str, dtype: torch.dtype, *given: object) -> int | None:
         """Of tensors their memory: contiguous ones, float32 but for activations, which are of `dtype`."""
@@ -234,7 +233,7 @@ class Compiled(Formulas):
     def drop(self, x: Float[Tensor, "*shape"], draws: Draws) -> Float[Tensor, "*shape"]:
         """x times `draws.scale` where a draw of 16 bits is at least `draws.limit`, times 0 elsewhere."""
         x, y = x.contiguous(), torch.empty(x.shape, dtype=x.dtype)
-        self._call("drop", x.dtype, *draws.of(x), x, y)
+        self._call("drop", x.dtype, *draws.of(x), x, None, y)
         return y
 
     def drop_onto(
@@ -250,7 +249,7 @@ class Compiled(Formulas):
     ) -> Float[Tensor, "*shape"]:
         """drop of dy, rounded to a dtype before and after."""
         dy, dx = dy.contiguous(), torch.empty(dy.shape, dtype=dtype)
-        self._call("drop_onto_back", dtype, *draws.of(dy), dy, dx)
+        self._call("drop_onto_back", dtype, *draws.of(dy), dy, None, dx)
         return dx
 
     def loss_slope(
@@ -301,6 +300,12 @@ class Compiled(Formulas):
         sums = torch.empty(int(shapes[:, 1].sum()), 9, dtype=torch.float64)
         call(self._look, len(parts), parts, shapes, sums)
         return sums
+
+
+def _found(library: ctypes.CDLL, name: str, result: CType | None, types: Sequence[CType]) -> Callable[..., int | None]:
+    """A pass of `native/passes.cpp` by its name, as a function of Python."""
+    library.find_pass.restype = ctypes.c_void_p
+    return ctypes.CFUNCTYPE(result, *types)(library.find_pass(name.encode()))
 
 
 def _sums(like: Tensor, *shape: int) -> tuple[Tensor, Tensor]:
