@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from qkv.models.attention import Hook
+from qkv.models.activations import Hook, recorder
 from qkv.models.zoo import BlockStack, LanguageModel
 from qkv.shapes import Float, Int, UInt8
 from qkv.tasks.batch import Batch
@@ -118,12 +118,7 @@ def gradient_path(model: LanguageModel, task: Objective, batch: Batch) -> Gradie
     written. In float64 the parts sum to the totals to about 1e-15. Costs one forward pass by the explicit path, one
     backward pass, and some 8 (2 n_layers + 1) backward passes of one block for each block.
     """
-    record: dict[str, Tensor] = {}
-
-    def hook(name: str, tensor: Tensor) -> Tensor:
-        record[name] = tensor
-        return tensor
-
+    hook, record = recorder()
     with torch.enable_grad():
         nats, n_targets = task.loss(Instead(model, hook=hook), batch)
         loss = nats / n_targets

@@ -22,7 +22,23 @@ from qkv.kernels.amx import Tiles
 from qkv.kernels.attention import Attending
 from qkv.kernels.dispatch import call
 from qkv.kernels.gemm import Multiplying, Vectors
-from qkv.kernels.reference import Bias, Formulas, Gain, Gains, Heads, Kept, NormKind, Product, Rows, Sides, Weight
+from qkv.kernels.reference import (
+    Bias,
+    Formulas,
+    Gain,
+    Gains,
+    HeadBias,
+    Heads,
+    Joined,
+    Kept,
+    Like,
+    NormKind,
+    Product,
+    Rows,
+    SideGrads,
+    Sides,
+    Weight,
+)
 from qkv.shapes import Bool, Float, Float32, Float64, Int64
 
 __all__ = [
@@ -191,13 +207,7 @@ class Compiled(Formulas):
         self._call("gate_back", ds.dtype, ds.numel(), ds, g, c, dg)
         return ds, dg
 
-    def place(
-        self,
-        h: Float[Tensor, "batch pos all_heads d_head"],
-        bias: Float[Tensor, "all_heads*d_head"] | None,
-        gains: Gains | None,
-        heads: Heads,
-    ) -> tuple[Sides, Kept]:
+    def place(self, h: Joined, bias: HeadBias | None, gains: Gains | None, heads: Heads) -> tuple[Sides, Kept]:
         """See `Formulas`."""
         batch, pos, _, d = h.shape
         q = h.new_empty(batch, heads.n_heads, pos, d)
@@ -210,13 +220,7 @@ class Compiled(Formulas):
         self._call("heads", h.dtype, *sizes, h, bias, both, heads.qk_eps, _turns(heads), q, k, v, rs)
         return (q, k, v), (h if gains is not None else None, rs, both)
 
-    def place_back(
-        self,
-        grads: tuple[Tensor | None, Tensor | None, Tensor | None],
-        kept: Kept,
-        heads: Heads,
-        like: Float[Tensor, "batch pos *width"],
-    ) -> tuple[Float[Tensor, "batch pos all_heads d_head"], Gains | None]:
+    def place_back(self, grads: SideGrads, kept: Kept, heads: Heads, like: Like) -> tuple[Joined, Gains | None]:
         """See `Formulas`."""
         h, rs, gains = kept
         batch, pos = like.shape[:2]

@@ -183,8 +183,10 @@ def address_of(path: str) -> str:
 
 
 @torch.no_grad()
-def fill(module: nn.Module, start: str, n_layers: int, seed: int) -> None:
-    """Write the start named `start` into every parameter of `module`, each by its own address."""
+def fill(module: nn.Module, start: str, n_layers: int, seed: int | None) -> None:
+    """Write the start named `start` into every parameter of `module`, each by its own address; without a seed none."""
+    if seed is None:
+        return
     for path, parameter in module.named_parameters():
         address = address_of(path)
         shape = tuple(parameter.shape)
