@@ -285,7 +285,7 @@ def check_shard(machine: Machine, held_part: str = "") -> None:
 class _Step(nn.Module):
     """The model with the loss around it, so that all that is read of it is read inside one forward pass."""
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
+    def __init__(self, model: "Model", loss: Loss) -> None:
         super().__init__()
         self.model, self._loss = model, loss
 
@@ -294,7 +294,7 @@ class _Step(nn.Module):
         return self._loss(self.model, batch, drop)
 
 
-def _copy_around(model: nn.Module, parameters: Sequence[Tensor]) -> nn.Module:
+def _copy_around(model: "Model", parameters: Sequence[Tensor]) -> "Model":
     """A copy of the modules of a model around the same parameters."""
     return copy.deepcopy(model, {id(parameter): parameter for parameter in parameters})
 
