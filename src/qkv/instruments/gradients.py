@@ -227,12 +227,9 @@ def _crossed(model: LanguageModel, record: Mapping[str, Tensor], at_top: Tensor,
             for more, part in enumerate(edges.by_crossings(g)):
                 below[n + more] = below.get(n + more, 0) + part
         carried = below
-    present = {n: part for n, part in sorted(carried.items()) if n <= _n_sublayers(model)}
+    n_sublayers = sum(1 + (block.mlp is not None and not block.parallel) for block in model.blocks)
+    present = {n: part for n, part in sorted(carried.items()) if n <= n_sublayers}
     return shares(present, at_bottom)
-
-
-def _n_sublayers(model: LanguageModel) -> int:
-    return sum(1 + (block.mlp is not None and not block.parallel) for block in model.blocks)
 
 
 def _output_part(model: LanguageModel, task: Objective, batch: Batch, h: Tensor, table: Tensor) -> Tensor:

@@ -288,7 +288,10 @@ class Compiled(Formulas):
     def squares(self, tensors: Sequence[Float32[Tensor, "..."]]) -> Float64[Tensor, "n"]:
         """The sum of the squares of each of n contiguous tensors."""
         n = len(tensors)
-        places, sizes = (ctypes.c_void_p * n)(*map(_place, tensors)), (ctypes.c_long * n)(*map(Tensor.numel, tensors))
+        places, sizes = (
+            (ctypes.c_void_p * n)(*map(Tensor.data_ptr, tensors)),
+            (ctypes.c_long * n)(*map(Tensor.numel, tensors)),
+        )
         sums = torch.empty(n, dtype=torch.float64)
         call(self._squares, n, places, sizes, sums)
         return sums
@@ -315,10 +318,6 @@ def _found(library: ctypes.CDLL, name: str, result: CType | None, types: Sequenc
 def _sums(like: Tensor, *shape: int) -> tuple[Tensor, Tensor]:
     """Room for the shares of a sum over rows, and for the sum: float32."""
     return like.new_empty(_CHUNKS, *shape, dtype=torch.float32), like.new_empty(shape, dtype=torch.float32)
-
-
-def _place(tensor: Tensor) -> int:
-    return tensor.data_ptr()
 
 
 def _all_words(n_wrong: int | None, m: int) -> None:

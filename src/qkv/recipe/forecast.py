@@ -292,19 +292,15 @@ def _added_product(total: _Shape, left: _Shape, right: _Shape, *more: object, **
     return 2 * math.prod(left) * right[-1]
 
 
-def _attention(q: _Shape, k: _Shape, v: _Shape, *more: object, **given: object) -> int:
-    return sdpa_flop_count(q, k, v)
-
-
-def _attention_back(grad: _Shape, q: _Shape, k: _Shape, v: _Shape, *more: object, **given: object) -> int:
-    return sdpa_backward_flop_count(grad, q, k, v)
-
-
 _UNCOUNTED = {
     torch.ops.aten.addmm_: _added_product,
     torch.ops.aten.baddbmm_: _added_product,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_back,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *more, **given: sdpa_flop_count(
+        q, k, v
+    ),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda grad, q, k, v, *more, **given: sdpa_backward_flop_count(grad, q, k, v)
+    ),
 }
 """Products that torch's counter does not know: operator -> operations by shapes."""
 

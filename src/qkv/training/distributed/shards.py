@@ -70,7 +70,8 @@ class Shards(Weights):
     ) -> None:
         super().__init__(model, catalogue, optimizer, loss, ranks, machine)
         whole = [entry.parameter for entry in catalogue]
-        step = _Step(_copy_around(model, whole), loss)
+        around = copy.deepcopy(model, {id(parameter): parameter for parameter in whole})  # the same parameters
+        step = _Step(around, loss)
         names = {id(parameter): name for name, parameter in step.named_parameters()}
         paths = [names[id(parameter)] for parameter in whole]
         _share_out(step, ranks.world, whole[0].device.type)
@@ -292,11 +293,6 @@ class _Step(nn.Module):
     def forward(self, batch: "Batch", drop: "Dropping | None") -> tuple[Tensor, int]:
         """(sum of nats, number of targets)."""
         return self._loss(self.model, batch, drop)
-
-
-def _copy_around(model: "Model", parameters: Sequence[Tensor]) -> "Model":
-    """A copy of the modules of a model around the same parameters."""
-    return copy.deepcopy(model, {id(parameter): parameter for parameter in parameters})
 
 
 def _share_out(step: _Step, world: int, device: str) -> None:
