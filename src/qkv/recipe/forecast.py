@@ -40,14 +40,12 @@ from qkv.errors import ConfigError, is_out_of_memory
 from qkv.jsontypes import JsonObject
 from qkv.models import build
 from qkv.models.matrices import Catalogue
-from qkv.recipe.build import assemble
+from qkv.recipe.build import assemble, check_machine
 from qkv.recipe.config import RunConfig
 from qkv.recipe.request import Request, resolve
 from qkv.tasks import Data, find_task
-from qkv.training.distributed.ranks import check_shares
-from qkv.training.distributed.shards import blocks_of, check_shard
+from qkv.training.distributed.shards import blocks_of
 from qkv.training.optimizers import make_optimizer
-from qkv.training.precision import check_compiler, check_native
 from qkv.training.record import Observer, StepRecord
 
 __all__ = ["Forecast", "Place", "forecast", "plan", "resident_bytes"]
@@ -118,10 +116,7 @@ class Forecast:
 def plan(request: Request, place: Place, cache: Path | None) -> Forecast:
     """`forecast` of what was asked for. Raises UserError for what could not be trained so."""
     config, corpus, scale = resolve(request, cache)
-    check_shares(config.training, config.machine.ranks, find_task(config.task).examples)
-    check_shard(config.machine)
-    check_compiler(config.machine)
-    check_native(config.machine)
+    check_machine(config)
     return dataclasses.replace(forecast(config, corpus, place=place), note=scale.note)
 
 
