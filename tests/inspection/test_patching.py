@@ -29,6 +29,43 @@ def made(kind: Any = "CausalLM", **more):
     return build(ModelConfig(kind=kind, sizes=sizes, layout=layout, **more).resolved(), 3)
 
 
+class Hooked:
+    """A model of transformers, whose activations are seen and replaced by hooks on its modules."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def passed(self, ids, module=None, see=None, *, before=True):
+        """Logits at the last position; what enters `module`, or where not `before`, leaves it, goes through `see`."""
+        handle = None
+        if module is not None:
+            pre, post = (lambda _, a: (see(a[0]), *a[1:])), (lambda _, a, y: see(y))
+            handle = module.register_forward_pre_hook(pre) if before else module.register_forward_hook(post)
+        with torch.no_grad():
+            logits = self.model(ids).logits[0, -1]
+        if handle is not None:
+            handle.remove()
+        return logits
+
+    def odds(self, ids, *hook, **how):
+        """Of token 2 against token 7."""
+        logits = self.passed(ids, *hook, **how)
+        return float(logits[2] - logits[7])
+
+    def odds_by_part(self, module, parts, *, before=True):
+        """Of the first text, one part after another as it is on the second one."""
+        kept: list[torch.Tensor] = []
+        self.passed(SECOND, module, lambda x: kept.append(x.clone()) or x, before=before)
+        for part in parts:
+
+            def put(x, part=part):
+                x = x.clone()
+                x[part] = kept[0][part]
+                return x
+
+            yield self.odds(FIRST, module, put, before=before)
+
+
 def test_every_share_is_that_of_hooks_on_the_model_of_transformers():
     transformers = pytest.importorskip("transformers")
     from qkv.interop.mirror import mirror_of
@@ -39,60 +76,23 @@ def test_every_share_is_that_of_hooks_on_the_model_of_transformers():
     )
     theirs = transformers.GPT2LMHeadModel(config).eval()
     found = patch(mirror_of(theirs).model, inputs(FIRST), inputs(SECOND), answers=(2, 7))
-    theirs = theirs.double()
-
-    def odds(ids, *hooks):
-        handles = [hook() for hook in hooks]
-        with torch.no_grad():
-            logits = theirs(ids).logits[0, -1]
-        for handle in handles:
-            handle.remove()
-        return float(logits[2] - logits[7])
-
-    def caught(register):
-        kept = []
-        handle = register(kept)
-        with torch.no_grad():
-            theirs(SECOND)
-        handle.remove()
-        return kept[0]
-
-    own, other = odds(FIRST), odds(SECOND)
+    hooked = Hooked(theirs.double())
+    own, other = hooked.odds(FIRST), hooked.odds(SECOND)
     assert found.odds == pytest.approx((own, other), abs=1e-6)
+    assert found.heads is not None
+    positions = [(slice(None), at) for at in range(5)]
+    heads = [(..., slice(head * 4, head * 4 + 4)) for head in range(3)]
     for layer, block in enumerate(theirs.transformer.h):
-        entering = caught(lambda kept, m=block: m.register_forward_pre_hook(lambda _, a: kept.append(a[0].clone())))
-        for at in range(5):
-
-            def put(_, args, at=at, entering=entering):
-                x = args[0].clone()
-                x[:, at] = entering[:, at]
-                return (x, *args[1:])
-
-            share = (own - odds(FIRST, lambda m=block: m.register_forward_pre_hook(put))) / (own - other)
-            assert float(found.shares["stream"][layer, at]) == pytest.approx(share, abs=1e-6)
-        for kind, module in (("mixer", block.attn.c_proj), ("mlp", block.mlp.c_proj)):
-            written = caught(lambda kept, m=module: m.register_forward_hook(lambda _, a, y: kept.append(y.clone())))
-            for at in range(5):
-
-                def replace(_, args, y, at=at, written=written):
-                    y = y.clone()
-                    y[:, at] = written[:, at]
-                    return y
-
-                share = (own - odds(FIRST, lambda m=module: m.register_forward_hook(replace))) / (own - other)
-                assert float(found.shares[kind][layer, at]) == pytest.approx(share, abs=1e-6)
-        module = block.attn.c_proj
-        joined = caught(lambda kept, m=module: m.register_forward_pre_hook(lambda _, a: kept.append(a[0].clone())))
-        for head in range(3):
-
-            def swap(_, args, head=head, joined=joined):
-                z = args[0].clone()
-                z[..., head * 4 : head * 4 + 4] = joined[..., head * 4 : head * 4 + 4]
-                return (z,)
-
-            share = (own - odds(FIRST, lambda m=module: m.register_forward_pre_hook(swap))) / (own - other)
-            assert found.heads is not None
-            assert float(found.heads[layer, head]) == pytest.approx(share, abs=1e-6)
+        written = block.attn.c_proj
+        for shares, module, parts, before in (
+            (found.shares["stream"], block, positions, True),
+            (found.shares["mixer"], written, positions, False),
+            (found.shares["mlp"], block.mlp.c_proj, positions, False),
+            (found.heads, written, heads, True),
+        ):
+            expected = [(own - odds) / (own - other) for odds in hooked.odds_by_part(module, parts, before=before)]
+            for at, share in enumerate(expected):
+                assert float(shares[layer, at]) == pytest.approx(share, abs=1e-6)
 
 
 def test_equal_tokens_carry_nothing_at_first_and_the_whole_stream_carries_all():

@@ -75,10 +75,6 @@ def _random(target: Target) -> Tensor:
     return target.normal("random") * float(target.args[0])
 
 
-def _scale(target: Target) -> Tensor:
-    return target.present * float(target.args[0])
-
-
 def _orthogonal(target: Target, part: Part) -> Tensor:
     """Orthonormal columns, or rows if those are fewer, uniform over all such (Saxe et al. 2013, arXiv 1312.6120)."""
     draw = part.of(target.normal("orthogonal")).double()
@@ -107,10 +103,6 @@ def _mean(target: Target) -> Tensor:
         raise ChangeError(f"{entry.address} has no mean: it is not made of several heads or rows")
     mean = present.unflatten(entry.axis, (entry.n_pieces, entry.width)).mean(dim=entry.axis)
     return torch.cat([mean] * entry.n_pieces, dim=entry.axis)
-
-
-def _load(target: Target, part: Part) -> Stored:
-    return stored_values(str(target.args[0]), part, target.catalogue, target.loader)
 
 
 def _by(shape: tuple[int, ...]) -> str:
@@ -199,9 +191,15 @@ OPS: Mapping[str, Op] = {
     "orthogonal": Op("set to a random orthogonal matrix", piece=_orthogonal, freezes=_HELD),
     "zero": Op("set to 0", lambda target: torch.zeros_like(target.present), freezes=_HELD),
     "share": Op("one matrix with {}", argument=Argument("B", _address)),
-    "load": Op("loaded from {}", read=_load, argument=Argument("FILE or RUN:B@STEP", str)),
+    "load": Op(
+        "loaded from {}",
+        read=lambda target, part: stored_values(str(target.args[0]), part, target.catalogue, target.loader),
+        argument=Argument("FILE or RUN:B@STEP", str),
+    ),
     "reset": Op("set back to its start", lambda target: target.start(target.seed)),
-    "scale": Op("multiplied by {}", _scale, argument=Argument("c", _factor)),
+    "scale": Op(
+        "multiplied by {}", lambda target: target.present * float(target.args[0]), argument=Argument("c", _factor)
+    ),
     "rank": Op("cut to rank {}", piece=_rank, argument=Argument("r", _whole_number)),
     "mean": Op("set to the mean of its heads or rows", _mean),
     "stop_gradient": Op("passed by no gradient", on_activations=True),

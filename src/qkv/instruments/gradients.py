@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from qkv.models.attention import Hook
+from qkv.models.activations import Hook, recorder
 from qkv.models.zoo import BlockStack, LanguageModel
 from qkv.shapes import Float, Int, UInt8
 from qkv.tasks.batch import Batch
@@ -118,12 +118,7 @@ def gradient_path(model: LanguageModel, task: Objective, batch: Batch) -> Gradie
     written. In float64 the parts sum to the totals to about 1e-15. Costs one forward pass by the explicit path, one
     backward pass, and some 8 (2 n_layers + 1) backward passes of one block for each block.
     """
-    record: dict[str, Tensor] = {}
-
-    def hook(name: str, tensor: Tensor) -> Tensor:
-        record[name] = tensor
-        return tensor
-
+    hook, record = recorder()
     with torch.enable_grad():
         nats, n_targets = task.loss(Instead(model, hook=hook), batch)
         loss = nats / n_targets
@@ -232,12 +227,9 @@ def _crossed(model: LanguageModel, record: Mapping[str, Tensor], at_top: Tensor,
             for more, part in enumerate(edges.by_crossings(g)):
                 below[n + more] = below.get(n + more, 0) + part
         carried = below
-    present = {n: part for n, part in sorted(carried.items()) if n <= _n_sublayers(model)}
+    n_sublayers = sum(1 + (block.mlp is not None and not block.parallel) for block in model.blocks)
+    present = {n: part for n, part in sorted(carried.items()) if n <= n_sublayers}
     return shares(present, at_bottom)
-
-
-def _n_sublayers(model: LanguageModel) -> int:
-    return sum(1 + (block.mlp is not None and not block.parallel) for block in model.blocks)
 
 
 def _output_part(model: LanguageModel, task: Objective, batch: Batch, h: Tensor, table: Tensor) -> Tensor:

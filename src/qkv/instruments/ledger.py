@@ -237,7 +237,8 @@ class Ledger(Observer):
         if self._rows is None:
             self.store.add_session(step, "start", "the ledger's sums by token are lost: rows are not kept from here on")
         if step == 0:
-            self._describe(batch)
+            facts = {"every": self.config.every, "windows": len(batch.inputs), "targets": batch.n_targets}
+            self.store.set_fact("ledger.probe", facts)
             self.store.add_evaluation(0, self._account.loss, is_best=False, arm=LEDGER_ARM)
         self.store.flush()
         self.seconds += time.perf_counter() - began
@@ -308,10 +309,6 @@ class Ledger(Observer):
 
     def _weights(self, catalogue: Catalogue) -> list[Tensor]:
         return [catalogue.entry(entry.address).parameter for entry in self._account.entries]
-
-    def _describe(self, batch: Batch) -> None:
-        facts = {"every": self.config.every, "windows": len(batch.inputs), "targets": batch.n_targets}
-        self.store.set_fact("ledger.probe", facts)
 
     def _register(self) -> None:
         """Names get their numbers at the first entry, after all others' of the start."""

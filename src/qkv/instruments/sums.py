@@ -151,7 +151,7 @@ class Passes:
         if by is not None:
             return self._look(by, updated)
         found: dict[str, list[Array]] = {name: [] for name in _SUMS if name != "start"}
-        weights, n = self._weights(), len(self._units)
+        weights, n = self._in_memory("weights", [e.parameter.detach() for e in self.entries]), len(self._units)
         grads = self._pieces([e.parameter.grad for e in self.entries]) if updated else [None] * n
         starts, moments = self._start_pieces or [None] * n, self._in_memory("moments", self._moments)
         room = self._xp.empty_like(max(weights, key=lambda w: w.size if self._xp is np else w.numel()))
@@ -240,10 +240,6 @@ class Passes:
             None if t is None else (t.detach().numpy() if self._xp is np else t.detach()) for t in tensors
         ]
         return [None if whole[u.entry] is None else u.of(whole[u.entry]) for u in self._units]
-
-    def _weights(self) -> list[Array]:
-        """The parameters in pieces."""
-        return self._in_memory("weights", [entry.parameter.detach() for entry in self.entries])
 
     def _in_memory(self, what: str, tensors: Sequence[Tensor | None]) -> list[Array]:
         """The pieces of the same tensors as before; cut again where one got other memory."""

@@ -13,11 +13,19 @@ from torch import Tensor
 from qkv.kernels.dispatch import call
 from qkv.shapes import Bool, Float, Float32, Int
 
-__all__ = ["Attending", "Hiding", "Keys", "Queries", "Visible"]
+__all__ = ["Attending", "Context", "Hiding", "Keys", "Mixed", "Queries", "Stream", "Values", "Visible"]
 
+Stream = Float[Tensor, "batch query_pos d_model"]
+"""The residual stream."""
+Context = Float[Tensor, "batch key_pos d_model"]
+"""What keys and values are made of, where not of the stream."""
 Queries = Float[Tensor, "batch n_heads query_pos d_head"]
 Keys = Float[Tensor, "batch n_kv_heads key_pos d_head"]
 """Keys or values: n_heads is a multiple of n_kv_heads, and query head h reads head h // (n_heads / n_kv_heads)."""
+Values = Float[Tensor, "batch n_kv_heads key_pos d_value"]
+"""Values of another width than keys."""
+Mixed = Float[Tensor, "batch n_heads query_pos d_value"]
+"""z: what each query gets."""
 Hiding = Float[Tensor, "#batch 1 #query_pos key_pos"]
 """What is added to scores: 0 where a key is seen, -inf where it is hidden."""
 Mass = Float32[Tensor, "batch n_heads query_pos"]

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from qkv.kernels.attention import Hiding, Keys, Queries, Visible
+from qkv.kernels.attention import Hiding, Keys, Mixed, Queries, Values, Visible
 from qkv.kernels.autograd import Context, Grads, once_differentiable, product_dtype, serves
 from qkv.kernels.elementwise import Attending, attending_for
 from qkv.shapes import Float
@@ -36,13 +36,7 @@ AT_ONCE = 2**20
 """Entries of the pattern worked on at a time, and most of one that is kept."""
 
 
-def attend(
-    q: Float[Tensor, "batch n_heads query_pos d_head"],
-    k: Float[Tensor, "batch n_kv_heads key_pos d_head"],
-    v: Float[Tensor, "batch n_kv_heads key_pos d_value"],
-    to: Visible,
-    scale: float,
-) -> Float[Tensor, "batch n_heads query_pos d_value"]:
+def attend(q: Queries, k: Keys, v: Values, to: Visible, scale: float) -> Mixed:
     """z = softmax(scale q k^T + bias) v by the fastest path for tensors like these; torch's where there is none.
 
     n_heads is a multiple of n_kv_heads.

@@ -21,6 +21,7 @@ from torch.autograd import Function, function
 from torch.autograd.function import FunctionCtx
 
 from qkv.kernels import elementwise
+from qkv.kernels.attention import Keys, Queries, Stream
 from qkv.kernels.reference import Formulas, Gains, Heads, Kept, NormKind, wide_dtype
 from qkv.shapes import Float
 
@@ -119,18 +120,13 @@ class _Norm(Function):
 
 
 def attention_in(
-    x: Float[Tensor, "batch pos d_model"],
+    x: Stream,
     norm: Norm | None,
     weights: tuple[Tensor, Tensor, Tensor],
     biases: tuple[Tensor, Tensor, Tensor] | None,
     gains: Gains | None,
     heads: Heads,
-) -> tuple[
-    Float[Tensor, "batch n_heads pos d_head"],
-    Float[Tensor, "batch n_kv_heads pos d_head"],
-    Float[Tensor, "batch n_kv_heads pos d_head"],
-    Float[Tensor, "batch pos d_model"],
-]:
+) -> tuple[Queries, Keys, Keys, Stream]:
     """q, k and v of x; and x, handed on.
 
     `norm` comes first (None: x enters as it is), `weights` are W_Q, W_K, W_V, `biases` b_Q, b_K, b_V, `gains` those of
@@ -293,11 +289,11 @@ def _normed(
 
 
 def attention_out(
-    residual: Float[Tensor, "batch pos d_model"] | None,
-    z: Float[Tensor, "batch n_heads pos d_head"],
+    residual: Stream | None,
+    z: Queries,
     W_O: Float[Tensor, "n_heads*d_head d_model"],
     b_O: Float[Tensor, "d_model"] | None,
-) -> Float[Tensor, "batch pos d_model"]:
+) -> Stream:
     """[residual +] concat_h(z_h) W_O + b_O."""
     return _AttentionOut.apply(residual, z, W_O, b_O, product_dtype(z))
 

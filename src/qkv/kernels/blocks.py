@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.kernels import autograd
-from qkv.kernels.attention import Visible
+from qkv.kernels.attention import Context, Stream, Visible
 from qkv.kernels.attention_products import attend
 from qkv.kernels.cache import Cache
 from qkv.shapes import Float
@@ -47,9 +47,7 @@ class Turns(Protocol):
 class Mixer(Protocol):
     """What stands first in a block, by its formula."""
 
-    def mixed(
-        self, h: Float[Tensor, "batch pos d_model"], to: Visible, *, cache: Cache | None = None, layer: int = 0
-    ) -> Float[Tensor, "batch pos d_model"]: ...
+    def mixed(self, h: Stream, to: Visible, *, cache: Cache | None = None, layer: int = 0) -> Stream: ...
 
 
 @runtime_checkable
@@ -77,13 +75,13 @@ class Attention(Protocol):
     def rotary(self) -> Turns | None: ...
     def mixed(
         self,
-        h: Float[Tensor, "batch query_pos d_model"],
+        h: Stream,
         to: Visible,
         *,
-        context: Float[Tensor, "batch key_pos d_model"] | None = None,
+        context: Context | None = None,
         cache: Cache | None = None,
         layer: int = 0,
-    ) -> Float[Tensor, "batch query_pos d_model"]: ...
+    ) -> Stream: ...
 
 
 @runtime_checkable
@@ -123,12 +121,7 @@ class Block(Protocol):
     def mlp(self) -> MLP | None: ...
 
 
-def joined(
-    stream: Float[Tensor, "batch pos d_model"] | None,
-    drop: Drop | None,
-    site: str,
-    out: Float[Tensor, "batch pos d_model"],
-) -> Float[Tensor, "batch pos d_model"]:
+def joined(stream: Stream | None, drop: Drop | None, site: str, out: Stream) -> Stream:
     """[stream +] drop(out): what a sublayer made, back on the residual stream."""
     if stream is None:
         return out if drop is None else drop(site, out)
@@ -140,17 +133,17 @@ def joined(
 
 def attention(
     of: Attention,
-    x: Float[Tensor, "batch query_pos d_model"],
+    x: Stream,
     to: Visible,
     *,
     norm: nn.Module | None = None,
     skip: bool = False,
     site: str = "",
     drop: Drop | None = None,
-    context: Float[Tensor, "batch key_pos d_model"] | None = None,
+    context: Context | None = None,
     cache: Cache | None = None,
     layer: int = 0,
-) -> Float[Tensor, "batch query_pos d_model"]:
+) -> Stream:
     """[x +] drop(attention(norm(x)))."""
     whole = of.rotary is None or of.rotary.whole
     if cache is None and context is None and whole and autograd.serves(x):
@@ -186,14 +179,8 @@ def _heads(of: Attention, x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Te
 
 
 def mlp(
-    of: MLP,
-    x: Float[Tensor, "batch pos d_model"],
-    *,
-    norm: nn.Module | None = None,
-    skip: bool = False,
-    site: str = "",
-    drop: Drop | None = None,
-) -> Float[Tensor, "batch pos d_model"]:
+    of: MLP, x: Stream, *, norm: nn.Module | None = None, skip: bool = False, site: str = "", drop: Drop | None = None
+) -> Stream:
     """[x +] drop(mlp(norm(x)))."""
     if of.kind not in ("relu", "silu") and autograd.serves(x):
         h, inside = _fast(norm, x)
@@ -209,14 +196,14 @@ def mlp(
 
 def forward(
     of: Block,
-    x: Float[Tensor, "batch pos d_model"],
+    x: Stream,
     to: Visible,
     *,
-    context: Float[Tensor, "batch context_pos d_model"] | None,
+    context: Context | None,
     to_context: Visible,
     cache: Cache | None,
     drop: Drop | None,
-) -> Float[Tensor, "batch pos d_model"]:
+) -> Stream:
     """The residual stream after a block, given that before it."""
 
     def before(norm: nn.Module | None) -> nn.Module | None:

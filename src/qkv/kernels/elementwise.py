@@ -22,7 +22,23 @@ from qkv.kernels.amx import Tiles
 from qkv.kernels.attention import Attending
 from qkv.kernels.dispatch import call
 from qkv.kernels.gemm import Multiplying, Vectors
-from qkv.kernels.reference import Bias, Formulas, Gain, Gains, Heads, Kept, NormKind, Product, Rows, Sides, Weight
+from qkv.kernels.reference import (
+    Bias,
+    Formulas,
+    Gain,
+    Gains,
+    HeadBias,
+    Heads,
+    Joined,
+    Kept,
+    Like,
+    NormKind,
+    Product,
+    Rows,
+    SideGrads,
+    Sides,
+    Weight,
+)
 from qkv.shapes import Bool, Float, Float32, Float64, Int64
 
 __all__ = [
@@ -75,6 +91,7 @@ UNMEASURED = {
 """The limits of runs whose configuration names none: measured on processors with AVX-512 and AMX, before each machine
 measured its own (`training.calibration`)."""
 
+CType = type[ctypes.c_long] | type[ctypes.c_void_p] | type[ctypes.c_float]
 _CHUNKS = 32
 """Shares in which compiled passes make sums over rows."""
 
@@ -116,21 +133,19 @@ class Compiled(Formulas):
             "norm_back": (n, n, n, *8 * (pointer,)),
             "heads": (*5 * (n,), *3 * (pointer,), number, *5 * (pointer,)),
             "heads_back": (*5 * (n,), *10 * (pointer,)),
-            "drop": (n, n, pointer, pointer, n, number, pointer, pointer),
-            "drop_onto": (n, n, pointer, pointer, n, number, *3 * (pointer,)),
-            "drop_onto_back": (n, n, pointer, pointer, n, number, pointer, pointer),
+            **{
+                f"drop{kind}": (n, n, pointer, pointer, n, number, *3 * (pointer,))
+                for kind in ("", "_onto", "_onto_back")
+            },
             "loss_slope": (n, n, *3 * (pointer,), number, *3 * (pointer,)),
             "scores": (n, n, *5 * (pointer,)),
         }
         for dtype, ending in ((torch.float32, "f32"), (torch.bfloat16, "bf16")):
             for name, types in shapes.items():
-                call = getattr(library, f"{name}_{ending}")
-                call.argtypes, call.restype = types, n if name in ("loss_slope", "scores") else None
-                self._calls[name, dtype] = call
-        self._squares = library.squares_f32
-        self._look = library.look_f32
-        for summing in (self._squares, self._look):
-            summing.argtypes, summing.restype = (n, *3 * (pointer,)), None
+                counts = name in ("loss_slope", "scores")
+                self._calls[name, dtype] = _found(library, f"{name}_{ending}", n if counts else None, types)
+        sums = (n, *3 * (pointer,))
+        self._squares, self._look = (_found(library, f"{name}_f32", None, sums) for name in ("squares", "look"))
 
     def _call(self, name: str, dtype: torch.dtype, *given: object) -> int | None:
         """Of tensors their memory: contiguous ones, float32 but for activations, which are of `dtype`."""
@@ -192,13 +207,7 @@ class Compiled(Formulas):
         self._call("gate_back", ds.dtype, ds.numel(), ds, g, c, dg)
         return ds, dg
 
-    def place(
-        self,
-        h: Float[Tensor, "batch pos all_heads d_head"],
-        bias: Float[Tensor, "all_heads*d_head"] | None,
-        gains: Gains | None,
-        heads: Heads,
-    ) -> tuple[Sides, Kept]:
+    def place(self, h: Joined, bias: HeadBias | None, gains: Gains | None, heads: Heads) -> tuple[Sides, Kept]:
         """See `Formulas`."""
         batch, pos, _, d = h.shape
         q = h.new_empty(batch, heads.n_heads, pos, d)
@@ -211,13 +220,7 @@ class Compiled(Formulas):
         self._call("heads", h.dtype, *sizes, h, bias, both, heads.qk_eps, _turns(heads), q, k, v, rs)
         return (q, k, v), (h if gains is not None else None, rs, both)
 
-    def place_back(
-        self,
-        grads: tuple[Tensor | None, Tensor | None, Tensor | None],
-        kept: Kept,
-        heads: Heads,
-        like: Float[Tensor, "batch pos *width"],
-    ) -> tuple[Float[Tensor, "batch pos all_heads d_head"], Gains | None]:
+    def place_back(self, grads: SideGrads, kept: Kept, heads: Heads, like: Like) -> tuple[Joined, Gains | None]:
         """See `Formulas`."""
         h, rs, gains = kept
         batch, pos = like.shape[:2]
@@ -234,7 +237,7 @@ class Compiled(Formulas):
     def drop(self, x: Float[Tensor, "*shape"], draws: Draws) -> Float[Tensor, "*shape"]:
         """x times `draws.scale` where a draw of 16 bits is at least `draws.limit`, times 0 elsewhere."""
         x, y = x.contiguous(), torch.empty(x.shape, dtype=x.dtype)
-        self._call("drop", x.dtype, *draws.of(x), x, y)
+        self._call("drop", x.dtype, *draws.of(x), x, None, y)
         return y
 
     def drop_onto(
@@ -250,7 +253,7 @@ class Compiled(Formulas):
     ) -> Float[Tensor, "*shape"]:
         """drop of dy, rounded to a dtype before and after."""
         dy, dx = dy.contiguous(), torch.empty(dy.shape, dtype=dtype)
-        self._call("drop_onto_back", dtype, *draws.of(dy), dy, dx)
+        self._call("drop_onto_back", dtype, *draws.of(dy), dy, None, dx)
         return dx
 
     def loss_slope(
@@ -285,7 +288,10 @@ class Compiled(Formulas):
     def squares(self, tensors: Sequence[Float32[Tensor, "..."]]) -> Float64[Tensor, "n"]:
         """The sum of the squares of each of n contiguous tensors."""
         n = len(tensors)
-        places, sizes = (ctypes.c_void_p * n)(*map(_place, tensors)), (ctypes.c_long * n)(*map(Tensor.numel, tensors))
+        places, sizes = (
+            (ctypes.c_void_p * n)(*map(Tensor.data_ptr, tensors)),
+            (ctypes.c_long * n)(*map(Tensor.numel, tensors)),
+        )
         sums = torch.empty(n, dtype=torch.float64)
         call(self._squares, n, places, sizes, sums)
         return sums
@@ -303,13 +309,15 @@ class Compiled(Formulas):
         return sums
 
 
+def _found(library: ctypes.CDLL, name: str, result: CType | None, types: Sequence[CType]) -> Callable[..., int | None]:
+    """A pass of `native/passes.cpp` by its name, as a function of Python."""
+    library.find_pass.restype = ctypes.c_void_p
+    return ctypes.CFUNCTYPE(result, *types)(library.find_pass(name.encode()))
+
+
 def _sums(like: Tensor, *shape: int) -> tuple[Tensor, Tensor]:
     """Room for the shares of a sum over rows, and for the sum: float32."""
     return like.new_empty(_CHUNKS, *shape, dtype=torch.float32), like.new_empty(shape, dtype=torch.float32)
-
-
-def _place(tensor: Tensor) -> int:
-    return tensor.data_ptr()
 
 
 def _all_words(n_wrong: int | None, m: int) -> None:

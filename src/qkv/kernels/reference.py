@@ -30,6 +30,12 @@ Sides = tuple[
     Float[Tensor, "batch n_kv_heads pos d_head"],
 ]
 """q, k and v."""
+SideGrads = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""Their gradients; None: zero."""
+Joined = Float[Tensor, "batch pos all_heads d_head"]
+"""q, k and v side by side, as one product gives them."""
+HeadBias = Float[Tensor, "all_heads*d_head"]
+Like = Float[Tensor, "batch pos *width"]
 Gains = tuple[Float[Tensor, "d_head"], Float[Tensor, "d_head"]]
 """Of QK-norm: q's and k's."""
 Kept = Sequence[Tensor | None]
@@ -199,13 +205,7 @@ class Formulas:
 
     # heads
 
-    def place(
-        self,
-        h: Float[Tensor, "batch pos all_heads d_head"],
-        bias: Float[Tensor, "all_heads*d_head"] | None,
-        gains: Gains | None,
-        heads: Heads,
-    ) -> tuple[Sides, Kept]:
+    def place(self, h: Joined, bias: HeadBias | None, gains: Gains | None, heads: Heads) -> tuple[Sides, Kept]:
         """q, k, v of their joined products h; may overwrite h.
 
         `bias` is what `product` left of theirs. Of q and k each head is normed (q' = g q / rms(q)) and turned
@@ -227,13 +227,7 @@ class Formulas:
         q, k = qk.narrow(2, 0, heads.n_heads), qk.narrow(2, heads.n_heads, heads.n_kv_heads)
         return (_by_head(q, dtype), _by_head(k, dtype), _by_head(v, dtype)), (u, r, gain)
 
-    def place_back(
-        self,
-        grads: tuple[Tensor | None, Tensor | None, Tensor | None],
-        kept: Kept,
-        heads: Heads,
-        like: Float[Tensor, "batch pos *width"],
-    ) -> tuple[Float[Tensor, "batch pos all_heads d_head"], Gains | None]:
+    def place_back(self, grads: SideGrads, kept: Kept, heads: Heads, like: Like) -> tuple[Joined, Gains | None]:
         """dh, of the dtype of `like`, of dq, dk, dv (None: zero); and the gradients of the gains.
 
         With u = q / rms(q): du = g e^{-ia} dq'', dg = sum du u, dq = r (du - u <du, u> / d_head).

@@ -6,7 +6,7 @@ gradient is to be stopped.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,10 +14,10 @@ from torch import Tensor
 from qkv.errors import AddressError, ChangeError, unknown
 from qkv.kernels.autograd import Context
 from qkv.models.addresses import parse_selector
-from qkv.models.attention import Hook
 from qkv.models.layout import Layout, Sizes
 
 __all__ = [
+    "Hook",
     "Stops",
     "activation_names",
     "joined",
@@ -28,6 +28,9 @@ __all__ = [
     "spelled",
     "stopper",
 ]
+
+Hook = Callable[[str, Tensor], Tensor]
+"""`hook(name, tensor) -> tensor`: sees, and may replace, an activation by its name ("L0.pattern")."""
 
 Stops = Mapping[str, frozenset[int] | None]
 """Activations by name -> the heads that are meant, None for all of it."""

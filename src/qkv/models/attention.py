@@ -7,7 +7,6 @@ QK-norm: Henry et al. 2020 (arXiv 2010.04245).
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +14,10 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError
 from qkv.kernels import blocks
+from qkv.kernels.attention import Context, Keys, Mixed, Queries, Stream, Values
 from qkv.kernels.attention_products import attend
-from qkv.kernels.blocks import Drop
 from qkv.kernels.cache import Cache, KVCache
+from qkv.models.activations import Hook, recorder
 from qkv.models.layout import Layout, RopeScaling, Sizes, check
 from qkv.models.masks import Visible, visible
 from qkv.models.norms import RMSNorm, apply_norm
@@ -25,26 +25,18 @@ from qkv.models.positions import Rotary, rotate
 from qkv.models.start import fill
 from qkv.shapes import Bool, Float, Int
 
-__all__ = ["Drop", "Hook", "MultiHeadAttention", "SelfAttention", "attend", "attend_explicit"]
+__all__ = ["MultiHeadAttention", "SelfAttention", "attend", "attend_explicit"]
 
-Hook = Callable[[str, Tensor], Tensor]
-"""`hook(name, tensor) -> tensor`: sees, and may replace, an activation by its name ("L0.pattern")."""
+Pattern = Float[Tensor, "batch n_heads query_pos key_pos"]
+"""Also of scores."""
+Mask = Bool[Tensor, "batch key_pos"]
+"""True for real tokens."""
+Documents = Int[Tensor, "batch query_pos"]
 
 
 def attend_explicit(
-    q: Float[Tensor, "batch n_heads query_pos d_head"],
-    k: Float[Tensor, "batch n_kv_heads key_pos d_head"],
-    v: Float[Tensor, "batch n_kv_heads key_pos d_value"],
-    to: Visible,
-    scale: float,
-    *,
-    name: str = "",
-    hook: Hook | None = None,
-) -> tuple[
-    Float[Tensor, "batch n_heads query_pos d_value"],
-    Float[Tensor, "batch n_heads query_pos key_pos"],
-    Float[Tensor, "batch n_heads query_pos key_pos"],
-]:
+    q: Queries, k: Keys, v: Values, to: Visible, scale: float, *, name: str = "", hook: Hook | None = None
+) -> tuple[Mixed, Pattern, Pattern]:
     """`attend` by its formula: (z, scores, pattern).
 
     Scores are scaled and -inf where a key is hidden, so pattern = softmax(scores) and its rows sum to 1. `hook` may
@@ -164,17 +156,11 @@ class MultiHeadAttention(nn.Module):
         self.qnorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
         self.knorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
         self.rotary = Rotary(self.d_head, rope_base, rope_share, rope_scaling) if rope_base else None
-        if seed is not None:
-            fill(self, start, 1, seed)
+        fill(self, start, 1, seed)
 
     def forward(
-        self,
-        x: Float[Tensor, "batch query_pos d_model"],
-        context: Float[Tensor, "batch key_pos d_model"] | None = None,
-        *,
-        mask: Bool[Tensor, "batch key_pos"] | None = None,
-        documents: Int[Tensor, "batch query_pos"] | None = None,
-    ) -> Float[Tensor, "batch query_pos d_model"]:
+        self, x: Stream, context: Context | None = None, *, mask: Mask | None = None, documents: Documents | None = None
+    ) -> Stream:
         """Attention of x over `context` (cross-attention), or over x itself.
 
         `mask` is True for real tokens; `documents` keeps packed documents of x apart.
@@ -184,25 +170,16 @@ class MultiHeadAttention(nn.Module):
         return blocks.attention(self, x, self._visible(x, context, mask, documents), context=context)
 
     def forward_recorded(
-        self,
-        x: Float[Tensor, "batch query_pos d_model"],
-        context: Float[Tensor, "batch key_pos d_model"] | None = None,
-        *,
-        mask: Bool[Tensor, "batch key_pos"] | None = None,
-        documents: Int[Tensor, "batch query_pos"] | None = None,
-    ) -> tuple[Float[Tensor, "batch query_pos d_model"], dict[str, Tensor]]:
+        self, x: Stream, context: Context | None = None, *, mask: Mask | None = None, documents: Documents | None = None
+    ) -> tuple[Stream, dict[str, Tensor]]:
         """The same by the explicit path, and q, k, v, scores, pattern, z by name.
 
         q, z [batch, n_heads, query_pos, d_head]; k, v [batch, n_kv_heads, key_pos, d_head]; scores, pattern [batch,
         n_heads, query_pos, key_pos]. q and k are taken after QK-norm and rotary turns.
         """
-        record: dict[str, Tensor] = {}
-
-        def hook(name: str, tensor: Tensor) -> Tensor:
-            record[name.lstrip(".")] = tensor
-            return tensor
-
-        return self.mixed(x, self._visible(x, context, mask, documents), context=context, hook=hook), record
+        hook, record = recorder()
+        out = self.mixed(x, self._visible(x, context, mask, documents), context=context, hook=hook)
+        return out, {name.lstrip("."): values for name, values in record.items()}
 
     def _visible(self, x: Tensor, context: Tensor | None, mask: Tensor | None, documents: Tensor | None) -> Visible:
         if context is not None and documents is not None:
@@ -213,24 +190,18 @@ class MultiHeadAttention(nn.Module):
         causal = self.causal and context is None
         return visible(x.shape[1], n_key, causal=causal, keys=mask, documents=documents, like=x)
 
-    def queries(
-        self, x: Float[Tensor, "batch query_pos d_model"], offset: int = 0, *, plain: bool = True
-    ) -> Float[Tensor, "batch n_heads query_pos d_head"]:
+    def queries(self, x: Stream, offset: int = 0, *, plain: bool = True) -> Queries:
         """q of x, after QK-norm and rotary turns.
 
         `offset` is the position of x's first row; `plain` takes the norm by its formula.
         """
         return self._placed(self._heads(x, self.W_Q, self.b_Q), self.qnorm, offset, plain)
 
-    def keys_values(
-        self, x: Float[Tensor, "batch key_pos d_model"], offset: int = 0, *, plain: bool = True
-    ) -> tuple[Float[Tensor, "batch n_kv_heads key_pos d_head"], Float[Tensor, "batch n_kv_heads key_pos d_head"]]:
+    def keys_values(self, x: Context, offset: int = 0, *, plain: bool = True) -> tuple[Keys, Keys]:
         """k and v of x, k normed and turned."""
         return self.keys(x, offset, plain=plain), self._heads(x, self.W_V, self.b_V)
 
-    def keys(
-        self, x: Float[Tensor, "batch key_pos d_model"], offset: int = 0, *, plain: bool = True
-    ) -> Float[Tensor, "batch n_kv_heads key_pos d_head"]:
+    def keys(self, x: Context, offset: int = 0, *, plain: bool = True) -> Keys:
         """k alone."""
         return self._placed(self._heads(x, self.W_K, self.b_K), self.knorm, offset, plain)
 
@@ -247,15 +218,15 @@ class MultiHeadAttention(nn.Module):
 
     def mixed(
         self,
-        h: Float[Tensor, "batch query_pos d_model"],
+        h: Stream,
         to: Visible,
         *,
-        context: Float[Tensor, "batch key_pos d_model"] | None = None,
+        context: Context | None = None,
         cache: Cache | None = None,
         layer: int = 0,
         name: str = "",
         hook: Hook | None = None,
-    ) -> Float[Tensor, "batch query_pos d_model"]:
+    ) -> Stream:
         """attention(h) by the formula, with everything decided by the caller.
 
         `to` says what is visible; `cache` holds earlier keys and values, and this attention's `layer` in it; `hook` is
@@ -281,7 +252,5 @@ class MultiHeadAttention(nn.Module):
             q, k, v = see("q", q), see("k", k), see("v", v)
             z, _, _ = attend_explicit(q, k, v, to, self.scale, name=name, hook=hook)
             z = see("z", z)
-        beside = z.transpose(1, 2).flatten(
-            2
-        )  # heads merged: [batch, heads, pos, d_head] -> [batch, pos, heads * d_head]
+        beside = z.transpose(1, 2).flatten(2)  # heads merged: [batch, pos, heads * d_head]
         return see("attn_out", F.linear(beside, self.W_O.t(), self.b_O))  # [batch, pos, d_model]

@@ -7,9 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.kernels import autograd, blocks
-from qkv.kernels.blocks import joined
+from qkv.kernels.attention import Context, Stream
+from qkv.kernels.blocks import Drop, joined
 from qkv.kernels.cache import Cache
-from qkv.models.attention import Drop, Hook, MultiHeadAttention
+from qkv.models.activations import Hook
+from qkv.models.attention import MultiHeadAttention
 from qkv.models.layout import Layout, Sizes
 from qkv.models.lstm import MIXERS
 from qkv.models.masks import Visible
@@ -55,14 +57,7 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self,
-        sizes: Sizes,
-        layout: Layout,
-        *,
-        layer: int,
-        scope: str = "",
-        cross: bool = False,
-        causal: bool = False,
+        self, sizes: Sizes, layout: Layout, *, layer: int, scope: str = "", cross: bool = False, causal: bool = False
     ) -> None:
         super().__init__()
         self.layer, self.name = layer, f"{scope}L{layer}"
@@ -79,15 +74,15 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch pos d_model"],
+        x: Stream,
         to: Visible,
         *,
-        context: Float[Tensor, "batch context_pos d_model"] | None = None,
+        context: Context | None = None,
         to_context: Visible | None = None,
         cache: Cache | None = None,
         drop: Drop | None = None,
         hook: Hook | None = None,
-    ) -> Float[Tensor, "batch pos d_model"]:
+    ) -> Stream:
         """The residual stream after this block, given that before it: [batch, pos, d_model] at every line."""
         to_context = to_context or Visible(False, None)
         if hook is None and autograd.serves(x):

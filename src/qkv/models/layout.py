@@ -8,7 +8,8 @@ name.
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cache
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from qkv.errors import ConfigError, UserError, unknown
 from qkv.models.start import START
@@ -19,24 +20,9 @@ Positions = Literal["none", "sinusoidal", "sinusoidal_halves", "learned", "rotar
 NormKind = Literal["none", "layer", "rms"]
 MLPKind = Literal["none", "gelu", "gelu_tanh", "relu", "relu2", "silu", "swiglu"]
 
-POSITIONS: tuple[str, ...] = ("none", "sinusoidal", "sinusoidal_halves", "learned", "rotary")
 ADDED: tuple[str, ...] = ("sinusoidal", "sinusoidal_halves", "learned")
-NORMS: tuple[str, ...] = ("none", "layer", "rms")
-NORM_PLACES: tuple[str, ...] = ("pre", "post")
-MIXERS: tuple[str, ...] = ("attention", "lstm", "mean")
-MLPS: tuple[str, ...] = ("none", "gelu", "gelu_tanh", "relu", "relu2", "silu", "swiglu")
-KINDS: tuple[str, ...] = (
-    "CausalLM",
-    "MaskedLM",
-    "Classifier",
-    "CausalClassifier",
-    "ImageClassifier",
-    "EncoderDecoderLM",
-)
-ATTENTION_BIASES: tuple[str, ...] = ("same", "none", "qkv", "all")
-ROPE_SCALINGS: tuple[str, ...] = ("none", "linear", "llama3", "yarn")
+"""Positions that are rows, added to the embedding."""
 UNGATED: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "relu2", "silu")
-POOLS: tuple[str, ...] = ("mean", "class")
 
 
 MOST_LAYERS = 1024
@@ -121,7 +107,7 @@ class RopeScaling:
     """Whether the ramp of yarn begins and ends at whole pairs."""
 
     def __post_init__(self) -> None:
-        _among("rope_scaling.kind", self.kind, ROPE_SCALINGS)
+        _check_words(self, "rope_scaling.")
         if self.kind != "none" and not self.factor > 0:
             raise ConfigError(f"rope_scaling.factor is {self.factor}; expected a number above 0")
         if self.kind in ("llama3", "yarn") and (self.original_ctx < 1 or not 0 < self.slow < self.fast):
@@ -186,16 +172,11 @@ class Layout:
     """What an image classifier reads: the mean over positions, or a class token put before them (W_token)."""
 
     def __post_init__(self) -> None:
-        _among("mixer", self.mixer, MIXERS)
-        _among("positions", self.positions, POSITIONS)
-        _among("norm", self.norm, NORMS)
-        _among("norm_place", self.norm_place, NORM_PLACES)
-        _among("mlp", self.mlp, MLPS)
-        _among("start", self.start, tuple(START))
-        _among("attention_bias", self.attention_bias, ATTENTION_BIASES)
+        _check_words(self)
+        if self.start not in START:
+            raise ConfigError(unknown("value for start", self.start, START))
         if not 0 < self.rope_share <= 1:
             raise ConfigError(f"rope_share is {self.rope_share}; expected a share above 0 and up to 1")
-        _among("pool", self.pool, POOLS)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout is {self.dropout}; expected 0 <= dropout < 1")
         if not 0 <= self.norm_eps < math.inf:
@@ -292,7 +273,7 @@ class ModelConfig:
     """How images are cut; None for a model of text."""
 
     def __post_init__(self) -> None:
-        _among("kind", self.kind, KINDS)
+        _check_words(self)
 
     def resolved(self) -> "ModelConfig":
         """The same with sizes filled in and fields checked against one another.
@@ -434,6 +415,12 @@ def _of_image(config: ModelConfig, sizes: Sizes) -> Sizes:
     return dataclasses.replace(sizes, n_ctx=n_ctx)
 
 
-def _among(name: str, value: str, options: tuple[str, ...]) -> None:
-    if value not in options:
-        raise ConfigError(unknown(f"value for {name}", str(value), options))
+def _check_words(of: RopeScaling | Layout | ModelConfig, where: str = "") -> None:
+    """Raises ConfigError for a field with a word that is none of its `Literal`."""
+    for name, hint in _hints(type(of)).items():
+        value = getattr(of, name)
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            raise ConfigError(unknown(f"value for {where}{name}", str(value), get_args(hint)))
+
+
+_hints = cache(get_type_hints)

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from qkv.kernels import autograd
+from qkv.kernels.attention import Stream
 from qkv.kernels.cache import Cache, KVCache, StateCache
-from qkv.models.attention import Hook
+from qkv.models.activations import Hook
 from qkv.models.layout import Layout, Sizes
 from qkv.models.masks import Visible
-from qkv.shapes import Float
 
 __all__ = ["LSTM", "MIXERS", "Mean"]
 
@@ -36,14 +36,14 @@ class _Mixer(nn.Module):
 
     def mixed(
         self,
-        h: Float[Tensor, "batch pos d_model"],
+        h: Stream,
         to: Visible,
         *,
         cache: Cache | None = None,
         layer: int = 0,
         name: str = "",
         hook: Hook | None = None,
-    ) -> Float[Tensor, "batch pos d_model"]:
+    ) -> Stream:
         """Each position from those that `to` lets it see, as `MultiHeadAttention.mixed`.
 
         Its activations are `x` and `mix_out`.

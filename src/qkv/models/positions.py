@@ -93,10 +93,6 @@ class Rotary(_Tables):
         return angles.cos() * length, angles.sin() * length, torch.polar(length, angles)
 
 
-def _slowed_linear(scaling: RopeScaling, d: int, base: float) -> Tensor:
-    return torch.full((d // 2,), 1 / scaling.factor, dtype=torch.float64, device="cpu")
-
-
 def _slowed_llama3(scaling: RopeScaling, d: int, base: float) -> Tensor:
     """By turns over the original context: below `slow` 1 / factor, above `fast` 1, a line between."""
     turns = scaling.original_ctx * _angles(2, d, base)[1] / (2 * math.pi)
@@ -119,7 +115,11 @@ def _slowed_yarn(scaling: RopeScaling, d: int, base: float) -> Tensor:
     return 1 - slowed + slowed / scaling.factor
 
 
-SLOWED = {"linear": _slowed_linear, "llama3": _slowed_llama3, "yarn": _slowed_yarn}
+SLOWED = {
+    "linear": lambda scaling, d, base: torch.full((d // 2,), 1 / scaling.factor, dtype=torch.float64, device="cpu"),
+    "llama3": _slowed_llama3,
+    "yarn": _slowed_yarn,
+}
 """Kind of scaling -> factor of each pair's angle, float64 [d / 2]. A new kind is one function and one line."""
 
 

@@ -52,36 +52,8 @@ def _truncated_normal(std: float) -> Draw:
     return Draw(f"N(0, {std:g}) cut at 2 sigma", lambda rng, shape, fan_in, n_layers: _truncated(rng, shape, std))
 
 
-def _fan_in_uniform() -> Draw:
-    return Draw(
-        "U(-sqrt(3 / fan_in), sqrt(3 / fan_in)), std 1/sqrt(fan_in)",
-        lambda rng, shape, fan_in, n_layers: (rng.random(shape, np.float32) * 2 - 1) * math.sqrt(3 / fan_in),
-    )
-
-
-def _xavier_uniform() -> Draw:
-    return Draw(
-        "U(-sqrt(6 / (fan_in + fan_out)), +)",
-        lambda rng, shape, fan_in, n_layers: (
-            (rng.random(shape, np.float32) * 2 - 1) * math.sqrt(6 / (fan_in + shape[-1]))
-        ),
-    )
-
-
-def _embedding_normal() -> Draw:
-    return Draw(
-        "N(0, 1 / sqrt(d_model))",
-        lambda rng, shape, fan_in, n_layers: rng.standard_normal(shape, np.float32) / math.sqrt(shape[-1]),
-    )
-
-
 def _constant(value: float) -> Draw:
     return Draw(f"{value:g}", lambda rng, shape, fan_in, n_layers: np.full(shape, value, np.float32))
-
-
-def _open_forget_gate() -> Draw:
-    """Jozefowicz et al. 2015 (ICML, "An empirical exploration of recurrent network architectures")."""
-    return Draw("1 for the forget gate, 0 for the others", lambda rng, shape, fan_in, n_layers: _second_quarter(shape))
 
 
 def _second_quarter(shape: tuple[int, ...]) -> np.ndarray:
@@ -90,14 +62,27 @@ def _second_quarter(shape: tuple[int, ...]) -> np.ndarray:
     return values
 
 
-def _identity() -> Draw:
-    return Draw("the identity", lambda rng, shape, fan_in, n_layers: np.eye(*shape, dtype=np.float32))
-
-
+_FAN_IN_UNIFORM = Draw(
+    "U(-sqrt(3 / fan_in), sqrt(3 / fan_in)), std 1/sqrt(fan_in)",
+    lambda rng, shape, fan_in, n_layers: (rng.random(shape, np.float32) * 2 - 1) * math.sqrt(3 / fan_in),
+)
+_XAVIER_UNIFORM = Draw(
+    "U(-sqrt(6 / (fan_in + fan_out)), +)",
+    lambda rng, shape, fan_in, n_layers: (rng.random(shape, np.float32) * 2 - 1) * math.sqrt(6 / (fan_in + shape[-1])),
+)
+_EMBEDDING_NORMAL = Draw(
+    "N(0, 1 / sqrt(d_model))",
+    lambda rng, shape, fan_in, n_layers: rng.standard_normal(shape, np.float32) / math.sqrt(shape[-1]),
+)
+_OPEN_FORGET_GATE = Draw(
+    "1 for the forget gate, 0 for the others", lambda rng, shape, fan_in, n_layers: _second_quarter(shape)
+)
+"""Jozefowicz et al. 2015 (ICML, "An empirical exploration of recurrent network architectures")."""
+_IDENTITY = Draw("the identity", lambda rng, shape, fan_in, n_layers: np.eye(*shape, dtype=np.float32))
 ZERO, ONE = _constant(0.0), _constant(1.0)
 _HIDDEN = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "W_transform")
 _RECURRENT: dict[str, Draw] = {
-    f"{name}{back}": _open_forget_gate() if name == "b_ih" else _fan_in_uniform()
+    f"{name}{back}": _OPEN_FORGET_GATE if name == "b_ih" else _FAN_IN_UNIFORM
     for name in ("W_ih", "W_hh", "b_ih")
     for back in ("", "_back")
 }
@@ -135,22 +120,19 @@ START: Mapping[str, Mapping[str, Draw]] = {
     # Touvron et al. 2023 (arXiv 2302.13971) as released: plain normal everywhere.
     "normal": _rows(_normal(0.02), W_E=_normal(0.02), W_pos=_normal(0.02), W_U=_normal(0.02)),
     # Glorot and Bengio 2010, as tensor2tensor starts the transformer of Vaswani et al. 2017 (arXiv 1706.03762).
-    "xavier": _rows(_xavier_uniform(), W_E=_embedding_normal(), W_pos=_normal(0.02), W_U=_xavier_uniform()),
+    "xavier": _rows(_XAVIER_UNIFORM, W_E=_EMBEDDING_NORMAL, W_pos=_normal(0.02), W_U=_XAVIER_UNIFORM),
     # Outputs of sublayers (and an untied W_U) start at zero, so a block is the identity at step 0 (Zhang et al. 2019,
     # arXiv 1901.09321; karpathy/nanochat `init_weights`, MIT).
-    "zero_out": _rows(_fan_in_uniform(), W_E=_embedding_normal(), W_pos=_normal(0.02), W_U=ZERO, W_O=ZERO, W_out=ZERO),
+    "zero_out": _rows(_FAN_IN_UNIFORM, W_E=_EMBEDDING_NORMAL, W_pos=_normal(0.02), W_U=ZERO, W_O=ZERO, W_out=ZERO),
     # What recurrent layers read starts as large as what they carry over.
-    "recurrent": _rows(_fan_in_uniform(), W_E=_normal(0.5), W_pos=_normal(0.02), W_U=_fan_in_uniform()),
+    "recurrent": _rows(_FAN_IN_UNIFORM, W_E=_normal(0.5), W_pos=_normal(0.02), W_U=_FAN_IN_UNIFORM),
     # Attention without parameters: W_Q = W_K = W_V = W_O = I, so that q = k = v = x in a model of one head.
     "identity": _rows(
-        _fan_in_uniform(),
+        _FAN_IN_UNIFORM,
         W_E=_normal(1.0),
         W_pos=_normal(0.02),
-        W_U=_fan_in_uniform(),
-        W_Q=_identity(),
-        W_K=_identity(),
-        W_V=_identity(),
-        W_O=_identity(),
+        W_U=_FAN_IN_UNIFORM,
+        **dict.fromkeys(("W_Q", "W_K", "W_V", "W_O"), _IDENTITY),
     ),
 }
 """Name of a start -> kind of matrix -> its distribution."""
@@ -183,8 +165,10 @@ def address_of(path: str) -> str:
 
 
 @torch.no_grad()
-def fill(module: nn.Module, start: str, n_layers: int, seed: int) -> None:
-    """Write the start named `start` into every parameter of `module`, each by its own address."""
+def fill(module: nn.Module, start: str, n_layers: int, seed: int | None) -> None:
+    """Write the start named `start` into every parameter of `module`, each by its own address; without a seed none."""
+    if seed is None:
+        return
     for path, parameter in module.named_parameters():
         address = address_of(path)
         shape = tuple(parameter.shape)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError
+from qkv.kernels.blocks import Drop
 from qkv.kernels.cache import Cache, KVCache, StateCache
-from qkv.models.activations import Stops, activation_names, recorder, replacer, stopper
-from qkv.models.attention import Drop, Hook
+from qkv.models.activations import Hook, Stops, activation_names, recorder, replacer, stopper
 from qkv.models.blocks import Block
 from qkv.models.embedding import ClassHead, Embedding, Head, PatchEmbedding, pool
 from qkv.models.layout import ADDED, Layout, ModelConfig, Sizes, check, check_cross
@@ -164,8 +164,7 @@ class Encoder(BlockStack):
 
     def __init__(self, sizes: Sizes, layout: Layout | None = None, *, seed: int | None = 0, scope: str = "") -> None:
         super().__init__(sizes, layout or Layout(), scope=scope)
-        if seed is not None:
-            fill(self, self.layout.start, sizes.n_layers, seed)
+        fill(self, self.layout.start, sizes.n_layers, seed)
 
     def forward(self, ids: Ids | Hidden, mask: Mask | None = None) -> Hidden:
         """The vectors of token ids, or of vectors; `mask` is True for real tokens."""
@@ -188,8 +187,7 @@ class Decoder(BlockStack):
     ) -> None:
         self.cross = cross
         super().__init__(sizes, layout or Layout(), scope=scope)
-        if seed is not None:
-            fill(self, self.layout.start, sizes.n_layers, seed)
+        fill(self, self.layout.start, sizes.n_layers, seed)
 
     def forward(
         self,
@@ -218,8 +216,7 @@ class EncoderDecoder(nn.Module):
         self.dec = Decoder(sizes, layout, cross=True, seed=None, scope="dec.")
         self._tie()
         self.head = Head(self.sizes, tied=layout.tied, bias=layout.head_bias) if sizes.d_vocab else None
-        if seed is not None:
-            fill(self, layout.start, sizes.n_layers, seed)
+        fill(self, layout.start, sizes.n_layers, seed)
 
     def _tie(self) -> None:
         if self.layout.tied:
@@ -249,9 +246,17 @@ class EncoderDecoder(nn.Module):
 
 
 class _Answering(BlockStack):
-    """A stack with an answer of its own to what was read; abstract: `answer` is the subclass's."""
+    """A stack with an answer of its own to what was read; abstract: `_add_ends` and `answer` are the subclass's."""
 
-    config: ModelConfig
+    def __init__(self, config: ModelConfig, *, seed: int | None = 0) -> None:
+        self.config = config.resolved()
+        super().__init__(self.config.sizes, self.config.layout)
+        self._add_ends()
+        fill(self, self.layout.start, self.sizes.n_layers, seed)
+
+    def _add_ends(self) -> None:
+        """Add the way out, and the way in where it is another one than that of texts."""
+        raise NotImplementedError
 
     def answer(self, h: Hidden, mask: Mask | None) -> Float[Tensor, "..."]:
         """The model's output from the vectors after the last norm."""
@@ -292,14 +297,10 @@ class _Answering(BlockStack):
 class _LanguageModel(_Answering):
     """A stack with logits, [batch, pos, d_vocab]; abstract."""
 
-    def __init__(self, config: ModelConfig, *, seed: int | None = 0) -> None:
-        self.config = config.resolved()
-        super().__init__(self.config.sizes, self.config.layout)
+    def _add_ends(self) -> None:
         bias = self.layout.head_bias if self.causal else self.layout.bias
         transform = self.layout if self.layout.head_transform else None
         self.head = Head(self.sizes, tied=self.layout.tied, bias=bias, transform=transform)
-        if seed is not None:
-            fill(self, self.layout.start, self.sizes.n_layers, seed)
 
     def unembed(self, h: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
         """Logits of vectors."""
@@ -429,12 +430,8 @@ class MaskedLM(_LanguageModel):
 class _PooledModel(_Answering):
     """A stack that tells classes apart by the mean of a text's positions: logits [batch, n_classes]; abstract."""
 
-    def __init__(self, config: ModelConfig, *, seed: int | None = 0) -> None:
-        self.config = config.resolved()
-        super().__init__(self.config.sizes, self.config.layout)
+    def _add_ends(self) -> None:
         self.head = ClassHead(self.sizes.d_model, len(self.config.classes))
-        if seed is not None:
-            fill(self, self.layout.start, self.sizes.n_layers, seed)
 
     def answer(self, h: Hidden, mask: Mask | None) -> Float[Tensor, "batch n_classes"]:
         """Logits of the mean over real positions."""
@@ -464,10 +461,8 @@ class ImageClassifier(_Answering):
 
     causal = False
 
-    def __init__(self, config: ModelConfig, *, seed: int | None = 0) -> None:
-        self.config = config.resolved()
+    def _add_ends(self) -> None:
         assert self.config.patches is not None, "an image model has patches"
-        super().__init__(self.config.sizes, self.config.layout)
         self.patches, before = self.config.patches, int(self.layout.pool == "class")
         self.embedding = PatchEmbedding(self.sizes, self.layout, self.patches)
         if self.layout.positions == "rotary":
@@ -476,8 +471,6 @@ class ImageClassifier(_Answering):
             for block in self.blocks:
                 block.attention.rotary = turns  # type: ignore[union-attr]
         self.head = ClassHead(self.sizes.d_model, len(self.config.classes))
-        if seed is not None:
-            fill(self, self.layout.start, self.sizes.n_layers, seed)
 
     def n_positions(self, ids: Ids | Hidden | Pixels) -> int:
         """Patches, and the class token where there is one."""

@@ -87,4 +87,17 @@ struct GatedBack {  // dc = silu(g) r and dg = silu'(g) c r
   }
 };
 
+// What is made of a product, by its number, as `qkv.kernels.gemm` counts it: given to `call`.
+template <class Call>
+void by_number(long how, Call call) {
+  if (how == 0) call(Written{});
+  if (how == 1) call(Activated<Relu2>{});
+  if (how == 2) call(Activated<GeluTanh>{});
+  if (how == 3) call(Activated<Gelu>{});
+  if (how == 4) call(Plus{});
+  if (how == 5) call(Sloped{});
+  if (how == 6) call(Gated{});
+  if (how == 7) call(GatedBack{});
+}
+
 }  // namespace

@@ -115,7 +115,7 @@ inline float summed(long d, Of of) {
 
 // y = (x - mean) r g + b, r = 1 / sqrt(mean((x - mean)^2) + eps); without centring, mean = 0 (RMSNorm). stats: r, mean.
 template <class T>
-void norm(long n, long d, bool centred, const float *__restrict x, const float *__restrict gain,
+void norm(long n, long d, long centred, const float *__restrict x, const float *__restrict gain,
           const float *__restrict bias, float eps, T *__restrict y, float *__restrict stats) {
 #pragma omp parallel for schedule(static)
   for (long row = 0; row < n; row++) {
@@ -139,7 +139,7 @@ void norm(long n, long d, bool centred, const float *__restrict x, const float *
 
 // dx = r (g dy - [mean(g dy)] - u mean(g dy u)) [+ onto], u = (x - mean) r; sums [2, d] of dy u and of dy.
 template <class T>
-void norm_back(long n, long d, bool centred, const T *__restrict dy, const float *__restrict x,
+void norm_back(long n, long d, long centred, const T *__restrict dy, const float *__restrict x,
                const float *__restrict stats, const float *__restrict gain, const float *__restrict onto,
                float *__restrict dx, float *__restrict shares, float *sums) {
 #pragma omp parallel for schedule(static)
@@ -571,71 +571,37 @@ void look(long n, const float *const *parts, const long *shapes, double *sums) {
   free(firsts);
 }
 
+struct Pass {
+  const char *name;
+  void *function;
+};
+
+template <class... Of>
+void *at(void (*pass)(Of...)) {
+  return reinterpret_cast<void *>(pass);
+}
+
+template <class... Of>
+void *at(long (*pass)(Of...)) {
+  return reinterpret_cast<void *>(pass);
+}
+
+#define ALL_OF(T, NAME)                                                                                                \
+  {"activate_relu2_" NAME, at(activate<Relu2, T>)}, {"activate_gelu_tanh_" NAME, at(activate<GeluTanh, T>)},           \
+  {"activate_gelu_" NAME, at(activate<Gelu, T>)}, {"plus_" NAME, at(plus<T>)}, {"gate_" NAME, at(gate<T>)},            \
+  {"gate_back_" NAME, at(gate_back<T>)}, {"slope_" NAME, at(slope<T>)}, {"norm_" NAME, at(norm<T>)},                   \
+  {"norm_back_" NAME, at(norm_back<T>)}, {"heads_" NAME, at(heads<T>)}, {"heads_back_" NAME, at(heads_back<T>)},       \
+  {"drop_" NAME, at(drop<T, T, T>)}, {"drop_onto_" NAME, at(drop<T, T, float>)},                                       \
+  {"drop_onto_back_" NAME, at(drop<T, float, T>)}, {"loss_slope_" NAME, at(loss_slope<T>)},                            \
+  {"scores_" NAME, at(scores<T>)}
+
+const Pass PASSES[] = {{"look_f32", at(look)}, {"squares_f32", at(squares)}, ALL_OF(float, "f32"), ALL_OF(bf16, "bf16")};
+
 }  // namespace
 
-extern "C" void look_f32(long n, const float *const *parts, const long *shapes, double *sums) {
-  look(n, parts, shapes, sums);
+// The address of a pass; null where there is none of that name.
+extern "C" void *find_pass(const char *name) {
+  for (const Pass &one : PASSES)
+    if (strcmp(one.name, name) == 0) return one.function;
+  return nullptr;
 }
-
-extern "C" void squares_f32(long n, const float *const *tensors, const long *sizes, double *sums) {
-  squares(n, tensors, sizes, sums);
-}
-
-#define FOR(T, NAME)                                                                                                   \
-  extern "C" void activate_relu2_##NAME(long n, long m, T *c, const float *bias, T *s) {                               \
-    activate<Relu2>(n, m, c, bias, s);                                                                                 \
-  }                                                                                                                    \
-  extern "C" void activate_gelu_tanh_##NAME(long n, long m, T *c, const float *bias, T *s) {                           \
-    activate<GeluTanh>(n, m, c, bias, s);                                                                              \
-  }                                                                                                                    \
-  extern "C" void activate_gelu_##NAME(long n, long m, T *c, const float *bias, T *s) {                                \
-    activate<Gelu>(n, m, c, bias, s);                                                                                  \
-  }                                                                                                                    \
-  extern "C" void plus_##NAME(long n, long d, const float *x, const T *p, const float *bias, float *y) {               \
-    plus(n, d, x, p, bias, y);                                                                                         \
-  }                                                                                                                    \
-  extern "C" void gate_##NAME(long size, const T *g, const T *c, T *s) { gate(size, g, c, s); }                        \
-  extern "C" void gate_back_##NAME(long size, T *ds, const T *g, const T *c, T *dg) { gate_back(size, ds, g, c, dg); } \
-  extern "C" void slope_##NAME(long n, long m, T *d, const T *a, float *shares, float *sums) {                         \
-    slope(n, m, d, a, shares, sums);                                                                                   \
-  }                                                                                                                    \
-  extern "C" void norm_##NAME(long n, long d, long centred, const float *x, const float *gain, const float *bias,      \
-                              float eps, T *y, float *stats) {                                                         \
-    norm(n, d, centred, x, gain, bias, eps, y, stats);                                                                 \
-  }                                                                                                                    \
-  extern "C" void norm_back_##NAME(long n, long d, long centred, const T *dy, const float *x, const float *stats,      \
-                                   const float *gain, const float *onto, float *dx, float *shares, float *sums) {      \
-    norm_back(n, d, centred, dy, x, stats, gain, onto, dx, shares, sums);                                              \
-  }                                                                                                                    \
-  extern "C" void heads_##NAME(long batch, long pos, long n_q, long n_kv, long d, T *h, const float *biases,           \
-                               const float *gains, float eps, const float *turns, T *q, T *k, T *v, float *rs) {       \
-    heads(batch, pos, n_q, n_kv, d, h, biases, gains, eps, turns, q, k, v, rs);                                        \
-  }                                                                                                                    \
-  extern "C" void heads_back_##NAME(long batch, long pos, long n_q, long n_kv, long d, const T *dq, const T *dk,       \
-                                    const T *dv, const T *h, const float *gains, const float *turns, const float *rs,  \
-                                    T *dh, float *shares, float *d_gains) {                                            \
-    heads_back(batch, pos, n_q, n_kv, d, dq, dk, dv, h, gains, turns, rs, dh, shares, d_gains);                        \
-  }                                                                                                                    \
-  extern "C" void drop_##NAME(long n, long width, const uint64_t *streams, const uint64_t *places, long limit,         \
-                              float scale, const T *x, T *y) {                                                         \
-    drop<T>(n, width, streams, places, limit, scale, x, nullptr, y);                                                   \
-  }                                                                                                                    \
-  extern "C" void drop_onto_##NAME(long n, long width, const uint64_t *streams, const uint64_t *places, long limit,    \
-                                   float scale, const T *x, const float *onto, float *y) {                             \
-    drop<T>(n, width, streams, places, limit, scale, x, onto, y);                                                      \
-  }                                                                                                                    \
-  extern "C" void drop_onto_back_##NAME(long n, long width, const uint64_t *streams, const uint64_t *places,           \
-                                        long limit, float scale, const float *dy, T *dx) {                             \
-    drop<T>(n, width, streams, places, limit, scale, dy, nullptr, dx);                                                 \
-  }                                                                                                                    \
-  extern "C" long loss_slope_##NAME(long n, long m, T *logits, const float *bias, const long *targets,                 \
-                                    float smoothing, float *nats, float *shares, float *sums) {                        \
-    return loss_slope(n, m, logits, bias, targets, smoothing, nats, shares, sums);                                     \
-  }                                                                                                                    \
-  extern "C" long scores_##NAME(long n, long m, const T *logits, const float *bias, const long *targets, float *nats,  \
-                                bool *correct) {                                                                       \
-    return scores(n, m, logits, bias, targets, nats, correct);                                                         \
-  }
-
-FOR(float, f32)
-FOR(bf16, bf16)

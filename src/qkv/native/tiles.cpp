@@ -113,21 +113,13 @@ extern "C" void orthogonalise(long count, long rows, long cols, const uint16_t *
   }
 }
 
-// See `multiplied`: how says what is made of a product, in the order of this list.
+// See `multiplied`: `how` says what is made of a product, as `by_number` counts it.
 extern "C" void multiply(long how, long n, long k, long m, const uint16_t *x, const float *w, const uint16_t *x2,
                          const float *w2, long turned, float factor, const float *bias, const float *stream_in,
                          const bf16 *a, const bf16 *b, bf16 *out, bf16 *second, bf16 *third, float *stream,
                          uint32_t *room) {
   const Into<bf16> to{m, factor, bias, stream_in, a, b, out, second, third, stream};
-  auto made = how == 0   ? multiplied<Written>
-              : how == 1 ? multiplied<Activated<Relu2>>
-              : how == 2 ? multiplied<Activated<GeluTanh>>
-              : how == 3 ? multiplied<Activated<Gelu>>
-              : how == 4 ? multiplied<Plus>
-              : how == 5 ? multiplied<Sloped>
-              : how == 6 ? multiplied<Gated>
-                         : multiplied<GatedBack>;
-  made(n, k, m, x, w, x2, w2, turned, to, room);
+  by_number(how, [&](auto of) { multiplied<decltype(of)>(n, k, m, x, w, x2, w2, turned, to, room); });
 }
 
 #else

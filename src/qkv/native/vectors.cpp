@@ -16,21 +16,13 @@ extern "C" void weight_gradient(long n, long a, long b, const float *x, const fl
   gradient(n, a, b, x, d, factor, w, sums);
 }
 
-// See `multiplied`: how says what is made of a product, in the order of this list.
+// See `multiplied`: `how` says what is made of a product, as `by_number` counts it.
 extern "C" void multiply(long how, long n, long k, long m, const float *x, const float *w, const float *x2,
                          const float *w2, long turned, float factor, const float *bias, const float *stream_in,
                          const float *a, const float *b, float *out, float *second, float *third, float *stream,
                          float *room) {
   const Into<float> to{m, factor, bias, stream_in, a, b, out, second, third, stream};
-  auto made = how == 0   ? multiplied<Written>
-              : how == 1 ? multiplied<Activated<Relu2>>
-              : how == 2 ? multiplied<Activated<GeluTanh>>
-              : how == 3 ? multiplied<Activated<Gelu>>
-              : how == 4 ? multiplied<Plus>
-              : how == 5 ? multiplied<Sloped>
-              : how == 6 ? multiplied<Gated>
-                         : multiplied<GatedBack>;
-  made(n, k, m, x, w, x2, w2, turned, to, room);
+  by_number(how, [&](auto of) { multiplied<decltype(of)>(n, k, m, x, w, x2, w2, turned, to, room); });
 }
 
 // z [batch, queries, n_q, d] and the log of each query's mass [batch, n_q, queries] of q [batch, n_q, queries, d] and k, v

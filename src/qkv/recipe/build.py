@@ -22,12 +22,14 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.load_model import by_every_name, load_weights, run_matrix, shared_names
 from qkv.tasks import Data, Task, find_task
 from qkv.training import loop
-from qkv.training.distributed.shards import hollow_like
+from qkv.training.distributed.ranks import check_shares
+from qkv.training.distributed.shards import check_shard, hollow_like
 from qkv.training.optimizers import Optimizer, make_optimizer
+from qkv.training.precision import check_compiler, check_native
 from qkv.training.record import Outcome
 from qkv.training.session import SetupChanges, TrainingSetup
 
-__all__ = ["Parts", "assemble", "check_reached", "take_body"]
+__all__ = ["Parts", "assemble", "check_machine", "check_reached", "take_body"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +112,14 @@ def assemble(
             if {second, first} <= names and catalogue.entry(second).parameter is not catalogue.entry(first).parameter
         ),
     )
+
+
+def check_machine(config: RunConfig) -> None:
+    """Make sure that a training can run as its machine says: its processes, its compiler. Raises ConfigError."""
+    check_shares(config.training, config.machine.ranks, find_task(config.task).examples)
+    check_shard(config.machine)
+    check_compiler(config.machine)
+    check_native(config.machine)
 
 
 def check_reached(parts: Parts) -> None:

@@ -40,14 +40,12 @@ from qkv.errors import ConfigError, is_out_of_memory
 from qkv.jsontypes import JsonObject
 from qkv.models import build
 from qkv.models.matrices import Catalogue
-from qkv.recipe.build import assemble
+from qkv.recipe.build import assemble, check_machine
 from qkv.recipe.config import RunConfig
 from qkv.recipe.request import Request, resolve
 from qkv.tasks import Data, find_task
-from qkv.training.distributed.ranks import check_shares
-from qkv.training.distributed.shards import blocks_of, check_shard
+from qkv.training.distributed.shards import blocks_of
 from qkv.training.optimizers import make_optimizer
-from qkv.training.precision import check_compiler, check_native
 from qkv.training.record import Observer, StepRecord
 
 __all__ = ["Forecast", "Place", "forecast", "plan", "resident_bytes"]
@@ -118,10 +116,7 @@ class Forecast:
 def plan(request: Request, place: Place, cache: Path | None) -> Forecast:
     """`forecast` of what was asked for. Raises UserError for what could not be trained so."""
     config, corpus, scale = resolve(request, cache)
-    check_shares(config.training, config.machine.ranks, find_task(config.task).examples)
-    check_shard(config.machine)
-    check_compiler(config.machine)
-    check_native(config.machine)
+    check_machine(config)
     return dataclasses.replace(forecast(config, corpus, place=place), note=scale.note)
 
 
@@ -292,19 +287,15 @@ def _added_product(total: _Shape, left: _Shape, right: _Shape, *more: object, **
     return 2 * math.prod(left) * right[-1]
 
 
-def _attention(q: _Shape, k: _Shape, v: _Shape, *more: object, **given: object) -> int:
-    return sdpa_flop_count(q, k, v)
-
-
-def _attention_back(grad: _Shape, q: _Shape, k: _Shape, v: _Shape, *more: object, **given: object) -> int:
-    return sdpa_backward_flop_count(grad, q, k, v)
-
-
 _UNCOUNTED = {
     torch.ops.aten.addmm_: _added_product,
     torch.ops.aten.baddbmm_: _added_product,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_back,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *more, **given: sdpa_flop_count(
+        q, k, v
+    ),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda grad, q, k, v, *more, **given: sdpa_backward_flop_count(grad, q, k, v)
+    ),
 }
 """Products that torch's counter does not know: operator -> operations by shapes."""
 

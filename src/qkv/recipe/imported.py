@@ -86,16 +86,11 @@ def _measure(folder: RunFolder, config: RunConfig, imported: Imported) -> None:
         recorder.on_start(
             RunContext(
                 seed=config.seed,
-                start_step=0,
-                steps=0,
-                tokens_per_step=0,
                 model=model,
                 catalogue=catalogue,
                 task=TASKS[config.task],
-                corpus=None,
                 config=config.training,
                 machine=config.machine,
-                optimizer=None,  # type: ignore[arg-type]
                 folder=folder.path,
             )
         )

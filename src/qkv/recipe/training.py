@@ -34,7 +34,7 @@ from qkv.laws import BRIEF_SECONDS
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import LanguageModel
 from qkv.recipe.affordable import with_affordable_watching
-from qkv.recipe.build import Parts, assemble, check_reached
+from qkv.recipe.build import Parts, assemble, check_machine, check_reached
 from qkv.recipe.config import RunConfig
 from qkv.recipe.interrupted import not_ours
 from qkv.recipe.load_model import load_weights
@@ -50,7 +50,7 @@ from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
 from qkv.training.distributed.ranks import Ranks, check_shares, join
 from qkv.training.distributed.shards import check_shard
-from qkv.training.precision import Machine, check_compiler, check_device, check_native, is_slower_natively
+from qkv.training.precision import Machine, check_compiler, check_device, is_slower_natively
 from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, StepRecord
 from qkv.words import many, plural
 
@@ -124,10 +124,7 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
                 RunFolder(out).check_vacant()
             config, corpus, scale = resolve(request, cache)
             notes = (scale.note,) if scale.note else ()
-            check_shares(config.training, ranks.world, find_task(config.task).examples)
-            check_shard(config.machine)
-            check_compiler(config.machine)
-            check_native(config.machine)
+            check_machine(config)
             dump_toml(to_dict(config))  # what cannot be written is said before the work
         config, corpus = _agreed(config, corpus, cache, ranks)
         parts = _assembled(config, corpus, ranks)
@@ -141,12 +138,10 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
         for sentence in (*notes, *parts.task.cautions(corpus, config.model.sizes), *parts.plan.describe()):
             listening.say(sentence)
         path = Path(ranks.tell({"out": str(out or next_folder(corpus.name))})["out"])
-        if not ranks.is_first:
-            _Session(parts=parts, folder=RunFolder(path), listening=listening, cache=cache, ranks=ranks).run()
-            return path
-        with RunFolder.create(path) as folder:
-            folder.write("config.toml", dump_toml(to_dict(config)))
-            _write_data_facts(folder, corpus)
+        with RunFolder.create(path) if ranks.is_first else RunFolder(path) as folder:
+            if ranks.is_first:
+                folder.write("config.toml", dump_toml(to_dict(config)))
+                _write_data_facts(folder, corpus)
             _Session(parts=parts, folder=folder, listening=listening, cache=cache, ranks=ranks).run()
     return path
 

@@ -269,16 +269,11 @@ class Watcher:
     def _context(self) -> RunContext:
         return RunContext(
             seed=self._config.seed,
-            start_step=0,
-            steps=0,
-            tokens_per_step=0,
             model=self._mirror.model,
             catalogue=self._mirror.catalogue,
             task=_Unasked(),  # type: ignore[abstract]  # without a corpus nobody asks it for batches
-            corpus=None,
             config=self._config.training,
             machine=self._config.machine,
-            optimizer=None,  # type: ignore[arg-type]
             folder=self.path,
         )
 

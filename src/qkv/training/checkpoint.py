@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -279,7 +279,7 @@ class Checkpoints:
         self.wait()
         for buffer, of in zip(self._buffers, (self._catalogue, self._optimizer), strict=True):
             buffer.fill(of.state())
-        self._writing = self._thread.submit(self._write, dataclasses.replace(state))
+        self.finish(state)
 
     def begin(self, step: int) -> Path:
         """Make the folder in which several processes write the files of a checkpoint; nobody takes it for one yet.
@@ -294,7 +294,7 @@ class Checkpoints:
         return unfinished
 
     def finish(self, state: TrainingState) -> None:
-        """Hash what was written since `begin`, and let the checkpoint appear under its name, in the background."""
+        """Let the checkpoint appear under its name, in the background, with what `save` or others gave."""
         self._writing = self._thread.submit(self._finish, dataclasses.replace(state))
 
     def wait(self) -> None:
@@ -325,39 +325,25 @@ class Checkpoints:
         link(path / "model.safetensors", self._folder.best)
         return True
 
-    def _write(self, state: TrainingState) -> None:
-        unfinished = unfinished_path(self._folder, state.step)
-        with self._unfinished(unfinished):
-            _remove(unfinished)
-            unfinished.mkdir(parents=True)
-            files = {
-                name: write_atomically(unfinished / name, buffer.chunks())
-                for name, buffer in zip(FILES, self._buffers, strict=True)
-            }
-            self._appear(unfinished, state, files)
-        self._make_known(state)
-
     def _finish(self, state: TrainingState) -> None:
-        unfinished = unfinished_path(self._folder, state.step)
-        with self._unfinished(unfinished):
-            self._appear(unfinished, state, {name: sha256_of(unfinished / name) for name in FILES})
-        self._make_known(state)
-
-    @contextlib.contextmanager
-    def _unfinished(self, unfinished: Path) -> Iterator[None]:
-        """Leave nothing of a checkpoint that could not be finished."""
+        """Write what is buffered, or hash what others wrote; leave nothing of a checkpoint that cannot be finished."""
+        unfinished, final = unfinished_path(self._folder, state.step), _path(self._folder, state.step)
         with storage_errors(unfinished):
             try:
-                yield
+                if self._buffers:
+                    _remove(unfinished)
+                    unfinished.mkdir(parents=True)
+                    parts = zip(FILES, self._buffers, strict=True)
+                    files = {name: write_atomically(unfinished / name, buffer.chunks()) for name, buffer in parts}
+                else:
+                    files = {name: sha256_of(unfinished / name) for name in FILES}
+                write_atomically(unfinished / "state.json", _state_json(state, files))
+                _remove(final)
+                unfinished.rename(final)
             except BaseException:
                 shutil.rmtree(unfinished, ignore_errors=True)
                 raise
-
-    def _appear(self, unfinished: Path, state: TrainingState, files: Mapping[str, str]) -> None:
-        final = _path(self._folder, state.step)
-        write_atomically(unfinished / "state.json", _state_json(state, files))
-        _remove(final)
-        unfinished.rename(final)
+        self._make_known(state)
 
     def _make_known(self, state: TrainingState) -> None:
         """Let the run's own files be those of the checkpoint, and take away what it makes needless."""

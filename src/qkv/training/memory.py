@@ -11,7 +11,6 @@ between activations of other sizes, and what is kept is then more than was ever 
 
 import ctypes
 import sys
-from collections.abc import Callable
 from functools import cache
 
 __all__ = ["hand_back_all", "hand_back_freed_memory", "keep_freed_memory", "share_freed_memory"]
@@ -24,12 +23,12 @@ _SMALL = 2**20
 
 def keep_freed_memory() -> bool:
     """Ask glibc's allocator to keep what is freed. False where the C library is another one."""
-    return _tell(_EVERYTHING, _LARGEST)
+    return _told((_TRIM_THRESHOLD, _EVERYTHING), (_MMAP_THRESHOLD, _LARGEST))
 
 
 def hand_back_freed_memory() -> bool:
     """Ask it to hand blocks of a megabyte and more back at once. False where the C library is another one."""
-    return _tell(_SMALL, _SMALL)
+    return _told((_TRIM_THRESHOLD, _SMALL), (_MMAP_THRESHOLD, _SMALL))
 
 
 def hand_back_all() -> None:
@@ -45,19 +44,13 @@ def share_freed_memory() -> bool:
     Each thread has one of its own otherwise, and keeps there what it freed: a server whose answers are computed by
     whatever thread is idle grows until each of them has computed the largest one.
     """
-    mallopt = _mallopt()
-    return mallopt is not None and bool(mallopt(_ARENA_MAX, 1))
+    return _told((_ARENA_MAX, 1))
 
 
-def _tell(trim: int, mmap: int) -> bool:
-    mallopt = _mallopt()
-    return mallopt is not None and bool(mallopt(_TRIM_THRESHOLD, trim) and mallopt(_MMAP_THRESHOLD, mmap))
-
-
-def _mallopt() -> Callable[[int, int], int] | None:
-    """mallopt(3), where there is one."""
+def _told(*parameters: tuple[int, int]) -> bool:
+    """Whether mallopt(3), where there is one, has taken each parameter's value."""
     libc = _libc()
-    return None if libc is None else libc.mallopt
+    return libc is not None and all(libc.mallopt(*parameter) for parameter in parameters)
 
 
 @cache

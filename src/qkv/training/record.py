@@ -35,11 +35,11 @@ class RunContext:
 
     seed: int
     """The seed that names every draw."""
-    start_step: int
+    start_step: int = 0
     """The step this process starts from; above 0 on a resume."""
-    steps: int
+    steps: int = 0
     """The horizon in updates; 0 while `minutes` is still being measured."""
-    tokens_per_step: int
+    tokens_per_step: int = 0
     """Positions a full update sees, padding included."""
     model: "nn.Module"
     """The model in training, with the weights of `start_step`."""
@@ -47,15 +47,15 @@ class RunContext:
     """Its matrices by address."""
     task: "Objective"
     """What it is trained to do."""
-    corpus: "Data | None"
+    corpus: "Data | None" = None
     """What it trains on; None of a training that is not ours."""
     config: "TrainingConfig"
     """What was asked for."""
     machine: "Machine"
     """Where it runs."""
-    optimizer: "Optimizer"
-    """Its state by address, to be read only."""
-    folder: Path | None
+    optimizer: "Optimizer | None" = None
+    """Its state by address, to be read only; None of a training that is not ours."""
+    folder: Path | None = None
     """The run folder; None where nothing is written."""
 
 

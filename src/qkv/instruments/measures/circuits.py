@@ -30,7 +30,6 @@ MEASURES = (
         formula="(sum s^2)^2 / sum s^4 = tr(W^T W)^2 / |W^T W|_F^2",
         range="1 to min(in, out); undefined for a matrix of zeros",
         source="participation ratio, Bell and Dean 1970; of covariances: Gao et al. 2017 (bioRxiv 214262)",
-        property_of="parametrisation",
         null="n m / (n + m) for a random n x m matrix: half of n for a square one.",
         decision="When a matrix or a head becomes low-rank, step by step; then look at its spectrum.",
         of_circuit=lambda reading: reading.participation,

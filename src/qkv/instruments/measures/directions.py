@@ -40,7 +40,6 @@ MEASURES = (
         formula=f"acos sqrt(|U_S^T U_W|_F^2 / k) in degrees, U the k = {N_SINGULAR} leading left singular vectors",
         range="0 to 90 degrees; undefined where W or S is 0, or where k directions are all there are",
         source="Bjorck and Golub 1973 (principal angles); in training: Gur-Ari et al. 2018 (arXiv 1812.04754)",
-        property_of="parametrisation",
         null="acos sqrt(k / n_in) for unrelated directions, n_in the matrix's inputs: 75.5 degrees with 128 of them.",
         decision="Whether the start is worth care: near 0 its directions were kept, so a better start or --from pays; "
         "near that of unrelated directions they were thrown away.",

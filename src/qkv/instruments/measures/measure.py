@@ -41,12 +41,12 @@ class Measure:
     """Lowest to highest value, and the unit."""
     source: str
     """Author, year, arXiv id."""
-    property_of: Property
-    """Of a raw matrix; see `registry.property_of` for circuits."""
     null: str
     """What to compare it with: its value at the start, of random matrices, or in the random-label control."""
     decision: str
     """One decision that it informs."""
+    property_of: Property = "parametrisation"
+    """Of a raw matrix; see `registry.property_of` for circuits."""
     of_matrix: Callable[[MatrixReading], np.ndarray] | None = None
     """Of every matrix and every head, where one pass over all weights tells: float64 [n]."""
     at_rest: bool = False

@@ -27,7 +27,6 @@ MEASURES = (
         formula="|W[t] - S[t]| / |S[t]| for each row t of W_E (column of W_U); where S[t] is 0, 1 stands for |S[t]|",
         range="0 and up, one number for each token",
         source="Zhang, Bengio and Singer 2019 (arXiv 1902.01996), by row",
-        property_of="parametrisation",
         null="0 for a token never seen, unless W_U is tied or weight decay is on; not 0 in the random-label control.",
         decision="Whether W_E could have been frozen, and which tokens occur too rarely to be worth a row.",
     ),

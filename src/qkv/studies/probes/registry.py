@@ -98,15 +98,11 @@ def _loss_with(finished: Finished, values: Mapping[str, Tensor]) -> float:
     try:
         for address, tensor in values.items():
             stored[address].copy_(tensor)
-        return _validation(finished)
+        batch = max(1, _BATCH_TOKENS // finished.trial.scale.n_ctx)
+        return validation_loss(finished.model, finished.parts.task, finished.corpus, batch)
     finally:
         for address, tensor in kept.items():
             stored[address].copy_(tensor)
-
-
-def _validation(finished: Finished) -> float:
-    batch = max(1, _BATCH_TOKENS // finished.trial.scale.n_ctx)
-    return validation_loss(finished.model, finished.parts.task, finished.corpus, batch)
 
 
 def _ledger(finished: Finished) -> dict[str, float]:

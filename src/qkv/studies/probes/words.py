@@ -103,8 +103,6 @@ def _as_read(i: int, tokenizer: Tokenizer) -> str:
     """The letters that a piece adds to the text; pieces of WordPiece and words begin with the space that they drop."""
     if tokenizer.kind not in ("wordpiece", "word"):
         return tokenizer.token(i)
-    return tokenizer.token(i)[2:] if _goes_on(i, tokenizer) else f" {tokenizer.token(i)}"
-
-
-def _goes_on(i: int, tokenizer: Tokenizer) -> bool:
-    return tokenizer.kind == "wordpiece" and tokenizer.token(i).startswith("##") and len(tokenizer.token(i)) > 2
+    token = tokenizer.token(i)
+    goes_on = tokenizer.kind == "wordpiece" and token.startswith("##") and len(token) > 2
+    return token[2:] if goes_on else f" {token}"

@@ -182,9 +182,6 @@ def _labelled(text: Text, source: str, cache: Path | None) -> Examples:
 def without_labels(made: Examples) -> Corpus:
     """The same texts, in the same parts and tokens, for tasks that read no labels."""
 
-    def no_split() -> NoReturn:
-        raise SourceError(f"{made.name!r} is a table of labelled texts; it was not split as a text")
-
     return Corpus(
         name=made.name,
         kind=made.kind,
@@ -195,8 +192,17 @@ def without_labels(made: Examples) -> Corpus:
         rule=made.rule,
         note=made.note,
         charge_nats=None,
-        split=no_split,
+        split=_unsplit(f"{made.name!r} is a table of labelled texts; it was not split as a text"),
     )
+
+
+def _unsplit(why: str) -> Callable[[], NoReturn]:
+    """The split of what was none of a text."""
+
+    def refuse() -> NoReturn:
+        raise SourceError(why)
+
+    return refuse
 
 
 def word(index: int) -> str:
@@ -220,9 +226,6 @@ def _made(name: str, rule: str, tokenizer: Tokenizer, train: np.ndarray, val: np
         ids = ids.astype(id_type(tokenizer.d_vocab))
         return Tokens(ids=ids, offsets=np.array([0, len(ids)]), n_bytes=3 * len(ids))
 
-    def no_split() -> NoReturn:
-        raise SourceError(f"{name} is made by a rule; it has no text to split")
-
     return Corpus(
         name=name,
         kind="made",
@@ -233,7 +236,7 @@ def _made(name: str, rule: str, tokenizer: Tokenizer, train: np.ndarray, val: np
         rule=rule,
         note="",
         charge_nats=None,
-        split=no_split,
+        split=_unsplit(f"{name} is made by a rule; it has no text to split"),
     )
 
 
@@ -413,30 +416,21 @@ def _uses(
 # tasks made by a rule
 
 
-def _of_words(name: str, n: int, rule: str) -> Corpus:
-    """The vocabulary of a task whose batches are made by `studies.synthetic.tasks`: the first n made words."""
+_RULES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "recall": (("keys", "values"), "{keys} keys, {values} values, told once and asked for in another order"),
+    "repeat": (("letters",), "blocks of {letters} letters, again and again"),
+    "modular": (("modulus",), "addition modulo {modulus}, a tenth of all pairs held out"),
+}
+"""Stream -> the settings that together are how many words there are (keys first, then values), and the rule."""
+
+
+def _by_rule(text: Text, source: str, cache: Path | None) -> Corpus:
+    """The vocabulary of a task whose batches are made by `studies.synthetic.tasks`: the first made words."""
+    settings, (counted, rule) = dict(text.settings), _RULES[text.stream]
+    n = sum(settings[name] for name in counted)
     tokenizer = _tokenizer(n)
     ids = np.resize(_ids(tokenizer, n), max(64, n))
-    return _made(name, rule, tokenizer, ids, ids)
-
-
-def _recall(text: Text, source: str, cache: Path | None) -> Corpus:
-    """The words of associative recall, keys first, then values."""
-    s = dict(text.settings)
-    rule = f"{s['keys']} keys, {s['values']} values, told once and asked for in another order"
-    return _of_words("recall", s["keys"] + s["values"], rule)
-
-
-def _repeat(text: Text, source: str, cache: Path | None) -> Corpus:
-    """The letters of copying."""
-    n = dict(text.settings)["letters"]
-    return _of_words("repeat", n, f"blocks of {n} letters, again and again")
-
-
-def _modular(text: Text, source: str, cache: Path | None) -> Corpus:
-    """The numbers 0 to modulus - 1 as words."""
-    modulus = dict(text.settings)["modulus"]
-    return _of_words("modular", modulus, f"addition modulo {modulus}, a tenth of all pairs held out")
+    return _made(text.stream, rule.format(**settings), tokenizer, ids, ids)
 
 
 # pictures
@@ -487,9 +481,7 @@ STREAMS: Mapping[str, Callable[[Text, str, Path | None], Corpus | Examples | Ima
     "markov": _markov,
     "planted": _planted,
     "pairs": _pairs,
-    "recall": _recall,
-    "modular": _modular,
-    "repeat": _repeat,
+    **dict.fromkeys(_RULES, _by_rule),
     "digits": _digits,
     "images": _images,
 }

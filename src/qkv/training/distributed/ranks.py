@@ -85,7 +85,7 @@ class Ranks:
             return [values]
         table = torch.zeros(self.world, len(values), dtype=torch.float64)
         table[self.rank] = torch.tensor(values, dtype=torch.float64)
-        with self._together():
+        with self.together(alone=True):
             dist.all_reduce(table)
         return [tuple(row) for row in table.tolist()]
 
@@ -114,7 +114,7 @@ class Ranks:
         content = torch.zeros(size, dtype=torch.uint8)
         if self.is_first:
             content.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-        with self._together():
+        with self.together(alone=True):
             dist.broadcast(content, src=0)
         return json.loads(content.numpy().tobytes())
 
@@ -126,7 +126,7 @@ class Ranks:
         if self.world == 1:
             return
         waiting = []
-        with self._together():
+        with self.together(alone=True):
             for bucket in buckets([p.grad for p in parameters if p.grad is not None]):
                 flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
                 waiting.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
@@ -153,21 +153,17 @@ class Ranks:
             )
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Where other code talks to the other ranks: an error of theirs is a RankLostError, any other stays itself."""
+    def together(self, *, alone: bool = False) -> Iterator[None]:
+        """Where ranks talk to each other: an error of theirs is a RankLostError, and any other stays itself.
+
+        `alone`: nothing else is done inside, so every error is one of theirs.
+        """
         try:
             yield
         except RuntimeError as error:
-            if isinstance(error, dist.DistError) or "gloo" in str(error):
+            if alone or isinstance(error, dist.DistError) or "gloo" in str(error):
                 raise RankLostError(self._who_ended()) from error
             raise
-
-    @contextlib.contextmanager
-    def _together(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            raise RankLostError(self._who_ended()) from error
 
     def _who_ended(self) -> str:
         """Which process has ended, if the launcher says so in time."""
@@ -200,7 +196,7 @@ def join() -> Ranks:
     if torch.cuda.is_available():
         torch.cuda.set_device(local % torch.cuda.device_count())
     ranks = Ranks(rank, world, beside, folder)
-    with ranks._together():
+    with ranks.together(alone=True):
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
             init_method=f"file://{folder / 'meeting'}" if folder else "env://",

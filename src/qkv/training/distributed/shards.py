@@ -70,7 +70,8 @@ class Shards(Weights):
     ) -> None:
         super().__init__(model, catalogue, optimizer, loss, ranks, machine)
         whole = [entry.parameter for entry in catalogue]
-        step = _Step(_copy_around(model, whole), loss)
+        around = copy.deepcopy(model, {id(parameter): parameter for parameter in whole})  # the same parameters
+        step = _Step(around, loss)
         names = {id(parameter): name for name, parameter in step.named_parameters()}
         paths = [names[id(parameter)] for parameter in whole]
         _share_out(step, ranks.world, whole[0].device.type)
@@ -285,18 +286,13 @@ def check_shard(machine: Machine, held_part: str = "") -> None:
 class _Step(nn.Module):
     """The model with the loss around it, so that all that is read of it is read inside one forward pass."""
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
+    def __init__(self, model: "Model", loss: Loss) -> None:
         super().__init__()
         self.model, self._loss = model, loss
 
     def forward(self, batch: "Batch", drop: "Dropping | None") -> tuple[Tensor, int]:
         """(sum of nats, number of targets)."""
         return self._loss(self.model, batch, drop)
-
-
-def _copy_around(model: nn.Module, parameters: Sequence[Tensor]) -> nn.Module:
-    """A copy of the modules of a model around the same parameters."""
-    return copy.deepcopy(model, {id(parameter): parameter for parameter in parameters})
 
 
 def _share_out(step: _Step, world: int, device: str) -> None:

@@ -5,8 +5,7 @@
 """
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -22,13 +21,18 @@ if TYPE_CHECKING:
     from qkv.folder.run_folder import RunFolder
     from qkv.models.matrices import Catalogue
     from qkv.models.zoo import Model
-    from qkv.tasks.batch import Batch
+    from qkv.tasks.batch import Batch, Drop
     from qkv.training.dropout import Dropping
 
 __all__ = ["Loss", "Weights"]
 
-Loss = Callable[..., tuple[Tensor, int]]
-"""`loss(model, batch, drop)`, which may be left out -> (sum of nats, number of targets), as `Task.loss`."""
+
+class Loss(Protocol):
+    """`Objective.loss`, of the model or of what stands for it where a rank holds rows of it."""
+
+    def __call__(self, model: "Model", batch: "Batch", drop: "Drop | None" = None) -> tuple[Tensor, int]:
+        """(sum of nats, number of targets)."""
+        ...
 
 
 class Weights:

@@ -85,6 +85,15 @@ export function inside(index, scales, values, dimensions, context, next) {
   return group;
 }
 
+// Plot places labels at their values; this moves each text to where it does not cover its neighbour.
+export function shifted(places, pixels) {
+  return (index, scales, values, dimensions, context, next) => {
+    const group = next(index, scales, values, dimensions, context);
+    [...group.children].forEach((text, i) => text.setAttribute("dy", places[i] - pixels[i]));
+    return group;
+  };
+}
+
 // Put labels at least `gap` pixels apart, moving each as little as the order allows; gives the new pixel positions.
 export function apart(positions, gap, low, high) {
   const order = positions.map((_, i) => i).sort((a, b) => positions[a] - positions[b]);

@@ -4,7 +4,7 @@
 import { d3, Plot } from "./vendor.js";
 import { h, perFrame } from "./dom.js";
 import { fixed, number, tick, tickOfSteps, whole } from "./format.js";
-import { apart, chart, fitted, plot, series, widthOf } from "./figure.js";
+import { apart, chart, fitted, plot, series, shifted, widthOf } from "./figure.js";
 import { controls, view } from "./view.js";
 
 const SMOOTH = 0.03; // of the number of points
@@ -92,15 +92,6 @@ function build({ model, figure, hear }) {
     say();
     soon();
   });
-}
-
-// Plot places labels at their values; this moves each text to where it does not cover its neighbour.
-function shifted(places, pixels) {
-  return (index, scales, values, dimensions, context, next) => {
-    const group = next(index, scales, values, dimensions, context);
-    [...group.children].forEach((text, i) => text.setAttribute("dy", places[i] - pixels[i]));
-    return group;
-  };
 }
 
 const has = (loss) => loss && [...loss.train, ...loss.val].some((value) => value !== null);

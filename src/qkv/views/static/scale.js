@@ -55,17 +55,15 @@ export function robust(parts, diverging = false) {
   return most > 0 && top > 1.5 * most ? linear(most, diverging, true) : linear(top, diverging);
 }
 
-/** @returns {Scale} */
-export function squareRoot(top = 1) {
-  return { diverging: false, ticks: [0, 0.05, 0.25, 1].map((t) => t * top), ends: [0, top], position: (v) => Math.sqrt(v / top) };
+// A square root from 0: keeps small values visible without hiding differences among the large.
+/** @param {number} top @param {number[]} [marked]  where its ticks are, as shares of `top` @returns {Scale} */
+export function root(top, marked = [0, 0.25, 1]) {
+  const hi = top || 1;
+  return { diverging: false, ticks: marked.map((share) => share * hi), ends: [0, hi], position: (v) => Math.sqrt(Math.max(0, v) / hi) };
 }
 
-// A square root from 0: keeps small values visible without hiding differences among the large.
-/** @param {number} top @returns {Scale} */
-export function root(top) {
-  const hi = top || 1;
-  return { diverging: false, ticks: [0, hi / 4, hi], ends: [0, hi], position: (v) => Math.sqrt(Math.max(0, v) / hi) };
-}
+// The same of shares, most of which are small.
+export const squareRoot = (top = 1) => root(top, [0, 0.05, 0.25, 1]);
 
 // Signed where any value is below 0; else logarithmic where they span more than a factor of 50, or linear from 0.
 export function suited(values) {

@@ -4,7 +4,7 @@
 import { d3, Plot } from "../../static/vendor.js";
 import { h } from "../../static/dom.js";
 import { fixed, percent, whole } from "../../static/format.js";
-import { apart, chart, figure, plot } from "../../static/figure.js";
+import { apart, chart, figure, plot, shifted } from "../../static/figure.js";
 import { ARMS, NAMES } from "./pair.js";
 
 const MOST_POINTS = 240;
@@ -64,11 +64,7 @@ export function losses(host, race, armColours) {
     const [height, marginTop, marginBottom] = [Math.max(240, Math.min(340, width * 0.5)), 12, 40];
     const pixel = (v) => marginTop + ((top - v) / (top - low)) * (height - marginTop - marginBottom);
     const places = apart(nats.map(pixel), 15, marginTop, height - marginBottom);
-    const place = (index, scales, values, size, context, next) => {
-      const group = next(index, scales, values, size, context);
-      [...group.children].forEach((text, i) => text.setAttribute("dy", places[i] - pixel(nats[i])));
-      return group;
-    };
+    const place = shifted(places, nats.map(pixel));
     readout.replaceChildren(...summary(race).map((line) => h("span", null, line)));
     return plot(colours, `losses of both arms over ${race.taken} steps. ${summary(race).join("; ")}`, {
       width, height, marginTop, marginBottom, marginLeft, marginRight,
