@@ -54,8 +54,6 @@ class Family:
     """Patterns of tensors that are constants, and not weights."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Patterns of tensors that belong to another use of the model -> what they are, in words."""
-    frame: tuple[str, str] | None = None
-    """The special tokens that it puts around a text where its tokenizer files do not say so."""
     even_heads: bool = False
     """Whether transformers insists that d_model divides into n_heads."""
 

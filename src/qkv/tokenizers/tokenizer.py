@@ -267,12 +267,13 @@ def fit_tokenizer(
     return Tokenizer.from_json(hf.to_str())  # as it will be read, to the last digit of a score
 
 
-def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = False) -> Tokenizer:
+def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = False, rows: int = 0) -> Tokenizer:
     """A tokenizer from a file or folder; special tokens that are asked for and missing are added behind its own ids.
+    `rows` is how many tokens its model has, where there is one.
 
     Raises SourceError where nothing there is a tokenizer.
     """
-    own, source = read_tokenizer(Path(path))
+    own, source = read_tokenizer(Path(path), rows)
     tokenizer = Tokenizer(own)
     wanted = [*(TASK_SPECIALS if specials else ()), *(("[END]",) if end else ())]
     missing = [name for name in wanted if name not in tokenizer.special]
