@@ -215,13 +215,52 @@ class Run:
         options = dataclasses.replace(options, **{name: getattr(read, name) for name in given})
         return self.task.predict(self.model, self.tokenizer, several("texts", texts), options)
 
+    def scores(self, texts: Sequence[str], k: int, options: PredictOptions | None = None) -> Any:
+        """The k most probable answers to each input (causal: next tokens), each {"output", "probability"}, best first;
+        of a masked model one such list for each [MASK] of an input.
+
+        Raises ConfigError for a translation model, whose outputs are no single choice.
+        """
+        self._reads_text()
+        return self.task.scores(self.model, self.tokenizer, several("texts", texts), k, options or PredictOptions())
+
+    def chat(self, messages: Sequence[str]) -> list[str]:
+        """What a person says to a chat model, each in the model's own format, for `predict(..., chat=True)`; a JSON
+        list of {"role", "content"} is a whole conversation.
+
+        Raises RunFolderError for a model that came without a chat template.
+        """
+        from qkv.interop.chat import render
+
+        template = recipe.origin_of(self.folder.read_manifest())["chat"] if self.folder.is_finished else {}
+        if not template:
+            raise RunFolderError(
+                f"{self.path} has no chat template (tokenizer_config.json or chat_template.jinja of an imported model);"
+                " type the whole prompt, with --special for its special tokens"
+            )
+        return [render(template, text) for text in several("messages", messages)]
+
+    def too_long(self, texts: Sequence[str], options: PredictOptions) -> list[str]:
+        """A sentence for each text that is longer than the context, on what is not read of it."""
+        n_ctx, told, how, tokenizer = self.config.model.sizes.n_ctx, [], self.task.too_long, self.tokenizer
+        if not how or tokenizer is None:
+            return []
+        special = options.special or options.chat or self.task.marks
+        for i, text in enumerate(texts):
+            if (n := len(tokenizer.encode_whole(text, special=special))) > n_ctx:
+                told.append(f"input {i + 1} has {n:,} tokens, more than the context of {n_ctx:,}: {how}")
+        return told
+
     def corpus(self, source: str | Path | None = None) -> Data:
         """The data it was trained and validated on, or others, all for validation, under its tokenizer and classes."""
         self._reads_text()
         if source is None and (self.config.imported or self.config.watched):
             how = "imported" if self.config.imported else "trained elsewhere"
             raise ConfigError(f"{self.path} was {how} and has no text of its own; name one: qkv eval RUN SOURCE")
-        return recipe.data_of(self.folder, self.config, str(source or ""), self._cache)
+        data = recipe.data_of(self.folder, self.config, str(source or ""), self._cache)
+        if data.tokenizer is not None and self.tokenizer is not None:
+            data.tokenizer.framed = self.tokenizer.framed  # a text is read here as `predict` reads it
+        return data
 
     def evaluate(self, source: str | Path | None = None, *, changes: Sequence[str] = ()) -> Evaluation:
         """Loss and accuracy with intervals over the validation text, or over `source`, with matrices changed first.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError, SourceError, nearest
+from qkv.interop.chat import read_chat
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
 from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json
@@ -50,6 +51,8 @@ class Imported:
     """Sentences for the user: what was left out, what is different here."""
     marks: Mapping[str, int | list[int]]
     """The tokens that begin, end and fill texts, by their names in config.json (`tokenizer_files.MARKS`)."""
+    chat: JsonObject
+    """Its chat template and the tokens that it names (`chat.read_chat`); empty where it has none."""
 
 
 def read_checkpoint(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Imported:
@@ -63,9 +66,11 @@ def read_checkpoint(path: str | Path, *, dtype: torch.dtype = torch.float32) -> 
     state = _read_state(family, config, weights, dtype, notes)
     tokenizer = read_tokenizer(folder, family, config, notes)
     marks = {} if config.kind == "ImageClassifier" else read_marks(folder, config)
+    chat = {} if tokenizer is None else read_chat(folder)
     return Imported(
-        folder=folder, family=family, config=config, state=state, tokenizer=tokenizer, notes=notes, marks=marks
-    )
+        folder=folder, family=family, config=config, state=state, tokenizer=tokenizer, notes=notes, marks=marks,
+        chat=chat,
+    )  # fmt: skip
 
 
 def read_model_config(folder: Path) -> tuple[Family, ModelConfig, list[str]]:

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 from qkv.errors import SourceError
+from qkv.interop.chat import CHAT_FILE
 from qkv.interop.family import Family
 from qkv.interop.folders import json_file, read_json, within
 from qkv.jsontypes import JsonMapping, JsonObject
@@ -129,9 +130,9 @@ def token_ids(tokenizer: Tokenizer | None, config: ModelConfig) -> dict[str, int
     return absent | found
 
 
-def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, bytes]:
+def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig, chat: JsonMapping) -> dict[str, bytes]:
     """Name -> content of tokenizer.json and what AutoTokenizer asks for; marks around a text only where the model
-    learned them.
+    learned them. `chat` is the model's chat template (`chat.read_chat`).
 
     One of two sides becomes the files that it came from: transformers' class for it reads no tokenizer.json.
     """
@@ -154,8 +155,9 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, byte
     if config.kind not in ("CausalLM", "MaskedLM"):  # several texts at a time are filled up with something
         filler = names.get("eos_token") or names.get("unk_token")
         names |= {"pad_token": filler} if filler and "pad_token" not in names else {}
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, **names}
-    return {
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, **names, **chat.get("tokens", {})}
+    template = {CHAT_FILE: chat["template"].encode()} if chat else {}
+    return template | {
         "tokenizer.json": json.dumps(form, ensure_ascii=False).encode(),
         "tokenizer_config.json": json_file(about | {"clean_up_tokenization_spaces": False}),
     }
