@@ -162,7 +162,11 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
         if ranks.is_first:
             config = _reread(request, folder, ranks)
         if ranks.tell({"finished": folder.is_finished})["finished"]:
-            listening.say(f"{folder.path} is finished; nothing is left to do")
+            run = typed(folder.path)
+            listening.say(
+                f"{folder.path} is finished; nothing is left to do. To train it longer: qkv train --from {run}"
+                " --extend STEPS --out NEW"
+            )
             return folder.path
         if config is not None:
             if config.watched:
@@ -301,7 +305,7 @@ class _Session:
         parts, folder, listening, config = self.parts, self.folder, self.listening, self.parts.config
         if not self.ranks.is_first:
             outcome = self.loop([])
-            if self._has_null:
+            if self._has_null and outcome.stopped_because != "diverged":
                 train_null(parts, outcome, folder, None, self.ranks)
             return
         is_brief = 0 < 60 * config.training.minutes < BRIEF_SECONDS
@@ -320,12 +324,13 @@ class _Session:
                 )
             background = background or BackgroundBaselines(parts.task, parts.corpus, self.cache)
             with _afterwards(folder):
-                null = train_null(parts, outcome, folder, store, self.ranks) if self._has_null else {}
+                compares = self._has_null and outcome.stopped_because != "diverged"
+                null = train_null(parts, outcome, folder, store, self.ranks) if compares else {}
                 if "missing" in null:
                     listening.say(null["missing"])
                 write_samples(parts, folder, store, outcome)
                 judged = _judge(parts, folder)
-                if self._has_null and parts.task.name == "causal":
+                if compares and parts.task.name == "causal":
                     store.set_fact("agreement", _agreement(parts))
                 found = background.result()
                 if found is not None:

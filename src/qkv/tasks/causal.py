@@ -98,7 +98,7 @@ class Causal(TextTask):
     def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """Every token of the validation split after the first as a target once, in windows of n_ctx; the first as well
         where something belongs before a text, which then begins each window."""
-        for windows, real in val_windows(corpus.val, sizes.n_ctx, batch_size, corpus.tokenizer.around[0]):
+        for windows, real in val_windows(corpus.val, sizes.n_ctx, batch_size, _before(corpus)):
             inputs, targets = _tensor(windows[:, :-1]), _tensor(windows[:, 1:]).flatten()
             if real.all():
                 yield Batch(inputs, targets)
@@ -108,7 +108,7 @@ class Causal(TextTask):
 
     def bits_per_byte(self, corpus: "Corpus", nats: float) -> float | None:
         """By `Corpus.bits_per_byte`: nats / ln 2 / bytes of the original text, with what the tokenizer lost charged."""
-        return corpus.bits_per_byte(nats / (len(corpus.val) - (not len(corpus.tokenizer.around[0]))))
+        return corpus.bits_per_byte(nats / (len(corpus.val) - (not len(_before(corpus)))))
 
     def evaluate(self, model: LanguageModel, data: "Corpus") -> Evaluation:
         """Loss, bits per byte, accuracy, the share of [UNK] where there is any, and perplexity by words whatever the
@@ -194,6 +194,12 @@ def _prompts(tokenizer: Tokenizer, texts: Sequence[str], options: PredictOptions
     before = tokenizer.around[0][: 0 if options.chat else None]
     found = [np.concatenate([before, tokenizer.encode(text, special=special)]).astype(np.int64) for text in texts]
     return [ids if len(ids) else _beginning(tokenizer, set(tokenizer.special_ids)) for ids in found]
+
+
+def _before(corpus: "Corpus") -> np.ndarray | tuple[()]:
+    """What belongs before a text; synthetic data have no tokenizer that would say so."""
+    tokenizer: Tokenizer | None = getattr(corpus, "tokenizer", None)
+    return () if tokenizer is None else tokenizer.around[0]
 
 
 def _tensor(array: np.ndarray) -> Tensor:
