@@ -477,7 +477,7 @@ MARIAN = Family(
         "start": "xavier",
     },
     rows=_marian_rows,
-    buffers=("*.embed_positions.weight",),
+    sines=("*.embed_positions.weight",),
     even_heads=True,
 )
 

@@ -52,6 +52,8 @@ class Family:
     """Its tensors."""
     buffers: tuple[str, ...] = ()
     """Patterns of tensors that are constants, and not weights."""
+    sines: tuple[str, ...] = ()
+    """Patterns of position tables that the model computes by the rule, and that are compared with it where there."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Patterns of tensors that belong to another use of the model -> what they are, in words."""
     even_heads: bool = False

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
             if out is not None:
                 RunFolder(out).check_vacant()
             config, corpus, scale = resolve(request, cache)
-            notes = (scale.note,) if scale.note else ()
+            notes = tuple(filter(None, (scale.note, too_many_threads(config.machine))))
             check_shares(config.training, ranks.world, find_task(config.task).examples)
             check_shard(config.machine)
             check_compiler(config.machine)
@@ -330,7 +331,7 @@ class _Session:
                     listening.say(null["missing"])
                 write_samples(parts, folder, store, outcome)
                 judged = _judge(parts, folder)
-                if compares and parts.task.name == "causal":
+                if compares and parts.task.name == "causal" and config.model.sizes.n_layers:
                     store.set_fact("agreement", _agreement(parts))
                 found = background.result()
                 if found is not None:
@@ -479,6 +480,14 @@ def _bits_per_byte(parts: Parts, outcome: Outcome) -> float | None:
         return None
     n_targets = sum(batch.n_targets for batch in parts.task.val_batches(parts.corpus, parts.config.model.sizes, 64))
     return parts.task.bits_per_byte(parts.corpus, outcome.best_loss * n_targets)
+
+
+def too_many_threads(machine: Machine) -> str:
+    """A sentence where more threads were asked for than there are cores, or ""."""
+    cores, asked = os.cpu_count() or 1, machine.threads * machine.ranks
+    if asked <= cores:
+        return ""
+    return f"{asked:,} threads share {many(cores, 'core')} here: as many as cores are at least as fast."
 
 
 def next_folder(name: str) -> Path:

@@ -99,6 +99,8 @@ class Tokenizer:
                     self.special[name] = self.vocabulary[spelling]
                     break
         self._byte_level = _is_byte_level(form)
+        self._spaced = self.kind == "unigram" or (self.kind == "bpe" and not self._byte_level)
+        """Whether U+2581 stands for a space in its tokens."""
         self._added = added
         self._matched = frozenset(i for i, token in decoder.items() if not token.special)
         self.special_ids: frozenset[int] = frozenset({*added.values(), *self.special.values()})
@@ -207,7 +209,7 @@ class Tokenizer:
                 return f"<{'+'.join(f'0x{byte:02X}' for byte in data)}>"
         if self._two_sided:
             raw = raw.removeprefix(OTHER)
-        return raw.replace("\u2581", " ") if self.kind == "unigram" else raw
+        return raw.replace("\u2581", " ") if self._spaced else raw
 
     @cached_property
     def readable(self) -> "Readable":
