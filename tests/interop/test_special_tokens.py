@@ -96,7 +96,7 @@ def test_a_chat_template_goes_out_and_comes_back_and_a_broken_one_is_one_sentenc
     for template, cause in (
         ("{% for", "unexpected"),
         ("{{ raise_exception('no') }}", "no"),
-        ("{{ ''.x.y }}", "undefined"),
+        ("{{ ''.x.y }}", "has no attribute"),
     ):
         (tmp_path / "out" / "chat_template.jinja").write_text(template)
         run = tmp_path / f"run {cause}"

@@ -41,8 +41,7 @@ def fill(model: LanguageModel, tokenizer: Tokenizer, texts: Sequence[str], optio
     how = Sampling(temperature=options.temperature or 0.0, top_k=options.top_k, top_p=options.top_p)
     while any(blank.open for blank in blanks):
         pending = [i for i, blank in enumerate(blanks) if blank.open]
-        banned = sorted(tokenizer.special_ids)
-        for i, p in zip(pending, _probabilities(model, tokenizer, [blanks[i] for i in pending], banned), strict=True):
+        for i, p in zip(pending, _probabilities(model, tokenizer, [blanks[i] for i in pending]), strict=True):
             blank = blanks[i]
             surest = int(p.max(axis=1).argmax())
             with np.errstate(divide="ignore"):
@@ -136,10 +135,10 @@ def _joined(tokenizer: Tokenizer, text: str, before: np.ndarray, new: np.ndarray
 
 @torch.inference_mode()
 def _probabilities(
-    model: LanguageModel, tokenizer: Tokenizer, blanks: Sequence[_Blank], banned: Sequence[int]
+    model: LanguageModel, tokenizer: Tokenizer, blanks: Sequence[_Blank], banned: Sequence[int] | None = None
 ) -> list[np.ndarray]:
-    """softmax at every open mark: one float64 [open marks, d_vocab] per text; `banned` tokens have 0."""
-    n_ctx = model.config.sizes.n_ctx
+    """softmax at every open mark: one float64 [open marks, d_vocab] per text; `banned` tokens (special ones) have 0."""
+    n_ctx, banned = model.config.sizes.n_ctx, sorted(tokenizer.special_ids) if banned is None else banned
     asked = [_windows(blank, n_ctx) for blank in blanks]
     flat = [(window, places) for windows in asked for window, places in windows]
     order = sorted(range(len(flat)), key=lambda i: len(flat[i][0]))

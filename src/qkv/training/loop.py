@@ -122,7 +122,7 @@ def reason_to_stop(session: Session) -> StopReason | None:
         session.tell("patience", f"no better validation loss in {state.stale} validations; best at {state.best_step}")
         return "budget"
     n_answers = len(session.setup.model.config.classes) or session.sizes.d_vocab
-    if config.on_spike != "ignore" and session.spikes.has_diverged(state.first_loss or 0.0, n_answers):
+    if config.on_spike != "ignore" and session.spikes.has_diverged(state.first_loss or 0.0, n_answers, state.step):
         guessing = f"{ONSET} losses in a row are far above ln {n_answers} = {math.log(n_answers):.2f}, that of guessing"
         sentence = f"the training has diverged at step {state.step}: {guessing}; train again with a lower rate"
         session.tell("diverged", sentence)

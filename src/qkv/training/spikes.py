@@ -151,8 +151,13 @@ class Watch:
         self._logs = np.where(there, _DECAY * before + (1 - _DECAY) * logs, self._logs)
         return is_spike(self._losses, first)
 
-    def has_diverged(self, first: float, n_answers: int) -> bool:
-        """Whether the latest losses are all far above guessing among `n_answers`, and above the first of the run."""
+    def has_diverged(self, first: float, n_answers: int, step: int) -> bool:
+        """Whether the latest losses are all far above guessing among `n_answers`, and above the first of the run.
+
+        Not in a window that began after the run: a change may raise the loss on purpose. `step` is the latest update.
+        """
+        if len(self._losses) < min(step, WINDOW):
+            return False
         latest = [loss for loss, _ in zip(reversed(self._losses), range(ONSET), strict=False)]
         return len(latest) == ONSET and min(latest) > 2 * first and worse_than_guessing(min(latest), n_answers)
 
