@@ -4,14 +4,13 @@ from qkv.recipe.audit.verdict import Verdict
 from qkv.recipe.audit.verification import verify
 from qkv.recipe.build import Parts, assemble, take_body
 from qkv.recipe.config import RunConfig
-from qkv.recipe.extending import extend
 from qkv.recipe.imported import import_run, origin_of, tokenizer_of
 from qkv.recipe.interrupted import no_weights
 from qkv.recipe.load_model import load_weights, opened_model, run_matrix
 from qkv.recipe.optimizer_step import own_step
 from qkv.recipe.reload_data import data_of
 from qkv.recipe.request import Request, resolve, setting_named
-from qkv.recipe.training import Listening, next_folder, resume, train
+from qkv.recipe.training import Listening, extend, next_folder, resume, train
 from qkv.recipe.unused_settings import unused_settings
 from qkv.recipe.watching import Watcher
 
