@@ -77,7 +77,7 @@ def _example(prompt: str, tokenizer: "Tokenizer") -> str:
     own = [t for t in tokens if _is_word(t.strip())]
     if tokenizer.kind not in ("word", "wordpiece", "char"):  # a piece that begins a word, and that none goes on with
         ordered = sorted(t for t in own if t[0] == " ")
-        whole = {t for t, after in zip(ordered, [*ordered[1:], ""], strict=True) if not after.startswith(t)}
+        whole = {t for t, after in zip(ordered, [*ordered[1:], ""], strict=False) if not after.startswith(t)}
         own = [t for t in own if t in whole]
     if own:
         word = max(own[:_COMMON], key=len).strip()
