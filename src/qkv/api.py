@@ -64,6 +64,8 @@ class TrainOptions(TypedDict, total=False):
     """The folder of a run to start from."""
     parameters: int | None
     """About how many the model has."""
+    extend: int | None
+    """How many updates more the finished run `from_run` is trained, with its optimizer's state."""
     steps: int | None
     """The budget in updates."""
     minutes: float | None
@@ -135,6 +137,8 @@ def train(
         if out is None:
             raise ConfigError("--resume needs --out RUN: the folder of the run to go on with")
         path = recipe.resume(asked, out=Path(out), listening=listening, cache=cache_folder())
+    elif asked.extend is not None:
+        path = recipe.extend(asked, out=Path(out) if out else None, listening=listening, cache=cache_folder())
     else:
         path = recipe.train(asked, out=Path(out) if out else None, listening=listening, cache=cache_folder())
     run = load(path)

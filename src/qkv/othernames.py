@@ -20,7 +20,7 @@ THEIRS = {
     "d_head": "head_dim head_size",
     "d_mlp": "n_inner intermediate_size ffn_dim d_ff d_ffn dim_feedforward mlp_dim",
     "n_ctx": "block_size context context_length ctx max_length max_len max_seq_length max_seq_len seq_len seq_length"
-    " sequence_length max_position_embeddings n_positions window",
+    " sequence_length max_position_embeddings n_positions",
     "batch_size": "batch bs train_batch_size per_device_train_batch_size",
     "accumulate": "gradient_accumulation_steps grad_accum grad_accumulation accumulation_steps",
     "lr": "learning_rate learningrate",
@@ -83,6 +83,9 @@ _NOT_HERE = {
     for said, names in {
         "there are no epochs here; give a number of updates (steps) or of minutes": (
             "epochs epoch n_epochs num_epochs num_train_epochs max_epochs"
+        ),
+        "attention has no window here, every token sees all before it in its context; n_ctx is the context's length": (
+            "window sliding_window attention_window local_window window_size"
         ),
         "a text is given as it is, without an option": "prompt start prompts",
     }.items()

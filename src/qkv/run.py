@@ -220,6 +220,42 @@ class Run:
         options = dataclasses.replace(options, **{name: getattr(read, name) for name in given})
         return self.task.predict(self.model, self.tokenizer, several("texts", texts), options)
 
+    def scores(self, texts: Sequence[str], k: int, options: PredictOptions | None = None) -> Any:
+        """The k most probable answers to each input (causal: next tokens), each {"output", "probability"}, best first;
+        of a masked model one such list for each [MASK] of an input.
+
+        Raises ConfigError for a translation model, whose outputs are no single choice.
+        """
+        self._reads_text()
+        return self.task.scores(self.model, self.tokenizer, several("texts", texts), k, options or PredictOptions())
+
+    def chat(self, messages: Sequence[str]) -> list[str]:
+        """What a person says to a chat model, each in the model's own format, for `predict(..., chat=True)`; a JSON
+        list of {"role", "content"} is a whole conversation.
+
+        Raises RunFolderError for a model that came without a chat template.
+        """
+        from qkv.interop.chat import render
+
+        template = recipe.origin_of(self.folder.read_manifest())["chat"] if self.folder.is_finished else {}
+        if not template:
+            raise RunFolderError(
+                f"{self.path} has no chat template (tokenizer_config.json or chat_template.jinja of an imported model);"
+                " type the whole prompt, with --special for its special tokens"
+            )
+        return [render(template, text) for text in several("messages", messages)]
+
+    def too_long(self, texts: Sequence[str], options: PredictOptions) -> list[str]:
+        """A sentence for each text that is longer than the context, on what is not read of it."""
+        n_ctx, told, how, tokenizer = self.config.model.sizes.n_ctx, [], self.task.too_long, self.tokenizer
+        if not how or tokenizer is None:
+            return []
+        special = options.special or options.chat or self.task.marks
+        for i, text in enumerate(texts):
+            if (n := len(tokenizer.encode_whole(text, special=special))) > n_ctx:
+                told.append(f"input {i + 1} has {n:,} tokens, more than the context of {n_ctx:,}: {how}")
+        return told
+
     def corpus(
         self, source: str | Path | None = None, *, text_column: str | None = None, label_column: str | None = None
     ) -> Data:
@@ -233,7 +269,10 @@ class Run:
             raise ConfigError(f"{self.path} was {how} and has no text of its own; name one: qkv eval RUN SOURCE")
         columns = {"text_column": text_column, "label_column": label_column}
         given = {name: column for name, column in columns.items() if column}
-        return recipe.data_of(self.folder, self.config, str(source or ""), self._cache, given)
+        data = recipe.data_of(self.folder, self.config, str(source or ""), self._cache, given)
+        if data.tokenizer is not None and self.tokenizer is not None:
+            data.tokenizer.framed = self.tokenizer.framed  # a text is read here as `predict` reads it
+        return data
 
     def evaluate(
         self,

@@ -511,9 +511,9 @@ def test_the_command_names_the_folder_of_a_file(folder, tmp_path, capsys):
 def test_every_file_that_is_read_is_fetched():
     """By the names in the source: whatever reading a folder opens there is asked of the hub."""
     from qkv.interop import folders, hub, importing, tokenizer_files
-    from qkv.tokenizers import pretrained, sentencepiece
+    from qkv.tokenizers import pretrained, sentencepiece, slow_files
 
-    modules = (importing, tokenizer_files, folders, pretrained, sentencepiece)
+    modules = (importing, tokenizer_files, folders, pretrained, sentencepiece, slow_files)
     text = "".join(Path(module.__file__).read_text("utf-8") for module in modules)
     names = set(re.findall(r'"([\w.]+\.(?:json|txt|spm|bpe|safetensors))"', text))
     assert {"generation_config.json", "preprocessor_config.json", "vocab.bpe", "model.safetensors"} <= names

@@ -21,6 +21,7 @@ class Letters:
     end_id: int | None = None
     ends: tuple[int, ...] = ()
     start: int | None = None
+    framed = False
     around = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
     def __init__(self, specials: bool) -> None:
@@ -30,7 +31,7 @@ class Letters:
         self._first = len(names)
         self.d_vocab = self._first + len(LETTERS)
 
-    def encode(self, text: str) -> np.ndarray:
+    def encode(self, text: str, special: bool = False) -> np.ndarray:
         unknown = self.special.get("[UNK]", self._first)
         found = [LETTERS.find(c) for c in text]
         return np.array([unknown if i < 0 else i + self._first for i in found], dtype=np.int64)

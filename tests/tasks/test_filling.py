@@ -46,7 +46,7 @@ class Words:
         self.vocabulary = ["[PAD]", "[MASK]", *vocabulary]
         self.d_vocab = len(self.vocabulary)
 
-    def encode(self, text: str) -> np.ndarray:
+    def encode(self, text: str, special: bool = False) -> np.ndarray:
         ids = []
         while text:
             word = max((w for w in self.vocabulary[2:] if text.startswith(w)), key=len)

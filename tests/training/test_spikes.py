@@ -72,6 +72,19 @@ def test_five_losses_far_above_the_median_are_a_spike_and_four_are_none() -> Non
     assert is_spike(quiet[:40] + [9.0] * ONSET, 4.0) is None  # too early to say
 
 
+def test_losses_far_above_guessing_and_above_the_first_are_divergence() -> None:
+    def found(first: float, n_answers: int, *losses: float) -> bool:
+        return Watch([], losses, []).has_diverged(first, n_answers, len(losses))
+
+    assert math.log(300) * 4 < 23
+    assert found(5.7, 300, *[23.0] * ONSET) and found(5.7, 300, 5.7, *[3e11] * ONSET)
+    assert not found(5.7, 300, *[23.0] * (ONSET - 1))
+    assert not found(5.7, 300, 23.0, 23.0, 22.0, 23.0, 23.0)
+    assert not found(12.0, 300, *[23.0] * ONSET)  # it began high, and may come down
+    assert not Watch([], [23.0] * ONSET, []).has_diverged(5.7, 300, 100)  # a change has acted
+    assert not found(0.0, 1, *[23.0] * ONSET)  # of one answer there is nothing to guess
+
+
 @pytest.mark.parametrize("batch", [1, 4, 32])
 @pytest.mark.parametrize("kind", ["normal", "heavy", "rare"])
 def test_ordinary_losses_of_a_million_updates_hold_no_spike(batch: int, kind: str) -> None:

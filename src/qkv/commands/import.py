@@ -75,9 +75,12 @@ def _example(prompt: str, tokenizer: "Tokenizer") -> str:
         return prompt
     tokens = [tokenizer.token(i) for i in range(tokenizer.d_vocab) if i not in tokenizer.special_ids]
     own = [t for t in tokens if _is_word(t.strip())]
-    spaced = [t for t in own if t[0] == " "]  # a token that begins a word, where tokens tell
+    if tokenizer.kind not in ("word", "wordpiece", "char"):  # a piece that begins a word, and that none goes on with
+        ordered = sorted(t for t in own if t[0] == " ")
+        whole = {t for t, after in zip(ordered, [*ordered[1:], ""], strict=False) if not after.startswith(t)}
+        own = [t for t in own if t in whole]
     if own:
-        word = max((spaced or own)[:_COMMON], key=len).strip()
+        word = max(own[:_COMMON], key=len).strip()
         return f"{word} [MASK]" if "[MASK]" in prompt else word
     return prompt if tokenizer.is_lossless(prompt) else ""
 

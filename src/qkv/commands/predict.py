@@ -1,6 +1,6 @@
 """Continue texts (a causal run), fill each [MASK] typed in them (masked), label them (a classifier), or translate them.
 
-Texts come from the arguments, or one a line from stdin.
+Texts come from the arguments, or one a line from stdin; then outputs stand alone, one behind another.
 
 Example:
   qkv predict runs/my-1 "the cat sat"
@@ -8,10 +8,14 @@ Example:
   qkv predict runs/masked-1 "the [MASK] sat on the mat"
   qkv predict runs/reviews-1 "not a good film" "a fine one"
   qkv predict runs/de-en "Ein Mann schläft." --beams 8
+  qkv predict runs/de-en < lines.de > lines.en
+  qkv predict runs/reviews-1 "not a good film" --scores 3 --json
+  qkv predict runs/qwen --chat "Who wrote Faust?"
 """
 
 import argparse
 import shlex
+import sys
 from typing import TYPE_CHECKING
 
 from qkv.commands.arguments import add_json, add_run, add_weights, at_least_zero, share, whole
@@ -21,6 +25,7 @@ from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.tasks import Task
+    from qkv.tasks.task import Ranked
 
 __all__ = ["configure", "run"]
 
@@ -40,6 +45,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-p", type=share, metavar="P", help="choose among the fewest tokens with this share")
     parser.add_argument("--beams", type=whole(), metavar="N", help="translations kept open (5); 1 is greedy")
     parser.add_argument("--length-penalty", type=at_least_zero, metavar="A", help="0 prefers short translations (1)")
+    parser.add_argument(
+        "--special",
+        action="store_true",
+        default=None,
+        help="special tokens spelled out in a text are read as special tokens; else they are letters",
+    )
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        default=None,
+        help="each text is what a person says to an imported chat model, in that model's own chat format; or a JSON"
+        ' list of {"role", "content"}',
+    )
+    parser.add_argument(
+        "--scores", type=whole(), metavar="K", help="the K most probable answers, or next tokens, as well"
+    )
     parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed gives the same outputs (0)")
     add_weights(parser)
     add_json(parser)
@@ -51,19 +72,38 @@ def run(args: argparse.Namespace) -> int:
     from qkv.tasks import PredictOptions
 
     loaded = api.load(args.run, weights=args.weights)
-    names = ("tokens", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty")
+    names = ("tokens", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty", "special", "chat")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     for name in (name for name in given if name not in loaded.task.predict_options):
         raise UserError(_no_meaning(name, loaded.task))
-    options = PredictOptions(**given)
-    texts = read_texts(args.texts, f"qkv predict {shlex.quote(args.run)}")
+    marks = screen.STANDS_OUT if loaded.task.marks and sys.stdout.isatty() and not args.json else ("", "")
+    options = PredictOptions(**given, marks=marks)
+    inputs = read_texts(args.texts, f"qkv predict {shlex.quote(args.run)}")
+    texts = loaded.chat(inputs) if options.chat else inputs
+    for sentence in loaded.too_long(texts, options):
+        print(f"Note: {sentence}.", file=sys.stderr)
     outputs = loaded.predict(texts, options)
+    scores = loaded.scores(texts, args.scores, options) if args.scores else []
     if args.json:
-        screen.print_json({"run": str(loaded.path), "task": loaded.task.name, "inputs": texts, "outputs": outputs})
+        about = {"run": str(loaded.path), "task": loaded.task.name, "inputs": inputs, "outputs": outputs}
+        screen.print_json(about | ({"scores": scores} if args.scores else {}))
         return 0
-    for text, output in zip(texts, outputs, strict=True):
-        print(screen.shown(loaded.task.shown(text, output)))
+    alone = options.chat or not (args.texts or loaded.task.continues)
+    for i, (text, output) in enumerate(zip(texts, outputs, strict=True)):
+        show = screen.standing_out if marks[0] else screen.shown
+        print(show(output if alone else loaded.task.shown(text, output)))
+        _print_scores(scores[i] if scores else [])
     return 0
+
+
+def _print_scores(found: "Ranked | list[Ranked]", indent: str = "  ") -> None:
+    """Answers and their probabilities under an output; of several [MASK] one list behind another."""
+    for one in found:
+        if isinstance(one, list):
+            print(f"{indent}[MASK]")
+            _print_scores(one, indent * 2)
+        else:
+            print(f"{indent}{one['probability']:6.1%}  {screen.token(str(one['output']))}")
 
 
 def _no_meaning(name: str, task: "Task") -> str:

@@ -17,6 +17,7 @@ Example:
   qkv train my.txt --until-loss 1.9 --set d_model=128,n_layers=4
   qkv train fashion-mnist --task image --set flip=true
   qkv train --out runs/frozen --resume
+  qkv train --from runs/my-1 --extend 2000 --out runs/longer
   qkv train my.txt --nproc 4 --threads 2
   qkv train my.txt --nproc 4 --shard --watch off
   torchrun --nproc-per-node 4 -m qkv train my.txt
@@ -39,6 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options; one that is not given stays None, so that the library's own default is the only one."""
     place = describe(parser)
     place.add_argument("--out", metavar="RUN", help="the run folder (runs/<source>-<n>); it must not exist yet")
+    place.add_argument(
+        "--extend", type=whole(), metavar="STEPS", help="with --from: train that finished run so many updates longer"
+    )
     place.add_argument("--resume", action="store_true", default=None, help="go on with the run in --out, exactly")
     place.add_argument(
         "--on-spike",
@@ -204,4 +208,4 @@ def run(args: argparse.Namespace) -> int:
         screen.print_json({**trained.summary, "receipt": trained.receipt})
     else:
         outcome.print_outcome(trained)
-    return 0
+    return int(trained.summary.get("stopped_because") == "diverged")

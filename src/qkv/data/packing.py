@@ -107,23 +107,31 @@ def n_val_windows(tokens: Tokens, n_ctx: int) -> int:
     return max(0, -(-(len(tokens) - 1) // n_ctx))
 
 
-def val_windows(tokens: Tokens, n_ctx: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def val_windows(
+    tokens: Tokens, n_ctx: int, batch_size: int, before: np.ndarray | tuple[()] = ()
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The fixed validation windows in order, `batch_size` at a time, the last batch as small as it must be.
 
     Yields (windows int64 [batch, n_ctx + 1], real bool [batch, n_ctx]): `real` marks the targets windows[:, 1:] that
     count. Only the last window can be short; it is filled with token 0 and real is False there. Over all batches each
-    token after the first is a real target exactly once.
+    token after the first is a real target exactly once. Tokens that belong `before` a text begin each window, without
+    being targets; then the first token is a target too.
 
     Raises SourceError where there are fewer than two tokens.
     """
     check_window(tokens, 1, "the validation text")
-    total = n_val_windows(tokens, n_ctx)
-    columns = np.arange(n_ctx + 1)
+    own = n_ctx + 1 - len(before)
+    stride = own if len(before) else n_ctx
+    total = -(-len(tokens) // own) if len(before) else n_val_windows(tokens, n_ctx)
+    columns = np.arange(own)
     for first in range(0, total, batch_size):
-        positions = (np.arange(first, min(first + batch_size, total)) * n_ctx)[:, None] + columns
+        positions = (np.arange(first, min(first + batch_size, total)) * stride)[:, None] + columns
         inside = positions < len(tokens)
-        windows = tokens.ids[np.where(inside, positions, 0)].astype(np.int64)
-        yield np.where(inside, windows, 0), inside[:, 1:]
+        windows = np.where(inside, tokens.ids[np.where(inside, positions, 0)].astype(np.int64), 0)
+        if len(before):
+            windows = np.concatenate([np.broadcast_to(before, (len(windows), len(before))), windows], axis=1)
+            inside = np.pad(inside, ((0, 0), (len(before), 0)))
+        yield windows, inside[:, 1:]
 
 
 def window_documents(tokens: Tokens, starts: np.ndarray, n_ctx: int) -> np.ndarray:

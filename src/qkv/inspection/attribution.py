@@ -60,9 +60,9 @@ def direct(model: LanguageModel, text: Asked, answers: tuple[int, int] | None = 
     """Who writes the answer to a text; without `answers`, a is the likeliest and b the next.
 
     None where the answer is no such sum: norms after the sublayers, no skip connections, a transform before the output,
-    an answer to all positions at once.
+    an answer to all positions at once; and of a model without layers.
     """
-    if not is_sum(model.layout) or text.position is None:
+    if not is_sum(model.layout) or text.position is None or not blocks_of(model):
         return None
     model, at = float64_copy(model).requires_grad_(False), text.position
     logits, record = model.forward_recorded(text.inputs)

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from qkv.errors import UserError
 from qkv.models.activations import Hook, recorder
 from qkv.models.zoo import BlockStack, LanguageModel
 from qkv.shapes import Float, Int, UInt8
@@ -118,6 +119,8 @@ def gradient_path(model: LanguageModel, task: Objective, batch: Batch) -> Gradie
     written. In float64 the parts sum to the totals to about 1e-15. Costs one forward pass by the explicit path, one
     backward pass, and some 8 (2 n_layers + 1) backward passes of one block for each block.
     """
+    if not model.blocks:
+        raise UserError("the model has no layers (n_layers=0), so no gradient passes through any")
     hook, record = recorder()
     with torch.enable_grad():
         nats, n_targets = task.loss(Instead(model, hook=hook), batch)

@@ -116,12 +116,14 @@ def write_checkpoint(
     card: str,
     wanted: str = "",
     marks: JsonMapping | None = None,
+    chat: JsonMapping | None = None,
     largest_file: int = LARGEST_FILE,
 ) -> Fit:
     """Write a model as a Hugging Face folder; returns the family that it was written as.
 
     `state` has the values of every address, shared ones under each of their names; `card` is the README.md; `wanted`
-    names a family to prefer, `marks` the tokens that begin, end and fill texts by their names in config.json.
+    names a family to prefer, `marks` the tokens that begin, end and fill texts by their names in config.json; `chat` is
+    its chat template and what that names.
 
     Raises RunFolderError where `out` is taken, StorageError where it cannot be written; nothing is left then.
     """
@@ -138,7 +140,7 @@ def write_checkpoint(
         _write_tensors(folder, tensors, largest_file)
         if config.patches is not None:
             write_atomically(folder / "preprocessor_config.json", json_file(_pixels(config.patches)))
-        for name, data in tokenizer_files(tokenizer, config).items() if tokenizer is not None else ():
+        for name, data in tokenizer_files(tokenizer, config, chat or {}).items() if tokenizer is not None else ():
             write_atomically(folder / name, data)
         if fit.family is None:
             write_atomically(folder / OWN_FILE, own_file())

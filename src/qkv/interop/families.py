@@ -315,7 +315,6 @@ BERT = Family(
     rows=_bert_rows,
     buffers=("*.embeddings.position_ids",),
     left_out={"bert.pooler.*": _POOLER, "cls.seq_relationship.*": "the next-sentence head"},
-    frame=("[CLS]", "[SEP]"),
     even_heads=True,
 )
 ROBERTA = Family(
@@ -335,7 +334,6 @@ ROBERTA = Family(
     rows=_roberta_rows,
     buffers=("*.embeddings.position_ids",),
     left_out={"roberta.pooler.*": _POOLER},
-    frame=("<s>", "</s>"),
     even_heads=True,
 )
 DISTILBERT = Family(
@@ -363,7 +361,6 @@ DISTILBERT = Family(
     layout=_BOTH_SIDES | {"norm_eps": 1e-12},
     rows=_distilbert_rows,
     buffers=("*.embeddings.position_ids",),
-    frame=("[CLS]", "[SEP]"),
     even_heads=True,
 )
 
@@ -480,7 +477,7 @@ MARIAN = Family(
         "start": "xavier",
     },
     rows=_marian_rows,
-    buffers=("*.embed_positions.weight",),
+    sines=("*.embed_positions.weight",),
     even_heads=True,
 )
 

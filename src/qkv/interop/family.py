@@ -52,10 +52,10 @@ class Family:
     """Its tensors."""
     buffers: tuple[str, ...] = ()
     """Patterns of tensors that are constants, and not weights."""
+    sines: tuple[str, ...] = ()
+    """Patterns of position tables that the model computes by the rule, and that are compared with it where there."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Patterns of tensors that belong to another use of the model -> what they are, in words."""
-    frame: tuple[str, str] | None = None
-    """The special tokens that it puts around a text where its tokenizer files do not say so."""
     even_heads: bool = False
     """Whether transformers insists that d_model divides into n_heads."""
 

@@ -33,6 +33,8 @@ OWN_TYPE = "qkv"
 """model_type of an export in a layout of its own."""
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_PICKLES = (b"PK", b"\x80")
+"""How a file begins that torch has pickled, in a zip archive or not."""
 _OTHERS = {".h5": "TensorFlow", ".msgpack": "Flax", ".gguf": "GGUF", ".onnx": "ONNX"}
 _REAL = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -191,11 +193,18 @@ def _adapter(folder: Path) -> str:
 
 def _kind_of(path: Path) -> str:
     """What a file of a model is, behind "is a file"; "" where its name does not tell."""
+    if path.suffix == ".bin" and path.stat().st_size and not _head(path).startswith(_PICKLES):
+        return " of bare numbers (llama2.c writes such) and no pickle, which qkv does not read"
     if path.name.endswith(_PICKLED):
         return " of pickled weights, which qkv does not open (unpickling can run any program)"
     if path.suffix in _OTHERS:
         return f" of weights of {_OTHERS[path.suffix]}, which qkv does not read"
     return " of weights without their settings" if path.suffix == ".safetensors" else ""
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(2)
 
 
 def _instead(folder: Path) -> str:

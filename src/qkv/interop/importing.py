@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError, SourceError, nearest
+from qkv.interop.chat import read_chat
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
 from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json
@@ -27,6 +28,7 @@ from qkv.jsontypes import JsonObject
 from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.models.matrices import Catalogue
+from qkv.models.positions import SINES
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.words import many, plural
 
@@ -50,6 +52,8 @@ class Imported:
     """Sentences for the user: what was left out, what is different here."""
     marks: Mapping[str, int | list[int]]
     """The tokens that begin, end and fill texts, by their names in config.json (`tokenizer_files.MARKS`)."""
+    chat: JsonObject
+    """Its chat template and the tokens that it names (`chat.read_chat`); empty where it has none."""
 
 
 def read_checkpoint(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Imported:
@@ -63,9 +67,11 @@ def read_checkpoint(path: str | Path, *, dtype: torch.dtype = torch.float32) -> 
     state = _read_state(family, config, weights, dtype, notes)
     tokenizer = read_tokenizer(folder, family, config, notes)
     marks = {} if config.kind == "ImageClassifier" else read_marks(folder, config)
+    chat = {} if tokenizer is None else read_chat(folder)
     return Imported(
-        folder=folder, family=family, config=config, state=state, tokenizer=tokenizer, notes=notes, marks=marks
-    )
+        folder=folder, family=family, config=config, state=state, tokenizer=tokenizer, notes=notes, marks=marks,
+        chat=chat,
+    )  # fmt: skip
 
 
 def read_model_config(folder: Path) -> tuple[Family, ModelConfig, list[str]]:
@@ -179,7 +185,7 @@ def _read_state(
     rows = rows_of_model(family, config)
     _take_off_wrappers(family, rows, weights, notes)
     _settle_names(family, rows, weights)
-    _refuse_others(family, rows, weights, notes)
+    _refuse_others(family, rows, config, weights, notes)
     state: dict[str, Tensor] = {}
     given_by: dict[str, str] = {}
     for item in rows:
@@ -267,12 +273,29 @@ def _settle_names(family: Family, rows: list[Placed], weights: Weights) -> None:
         weights.rename({family.base + name: name for name in list(weights.tensors) if name not in known})
 
 
-def _refuse_others(family: Family, rows: list[Placed], weights: Weights, notes: list[str]) -> None:
+def _check_sines(weights: Weights, name: str, config: ModelConfig) -> None:
+    """Make sure that a stored table of positions holds what the model computes. Raises SourceError."""
+    sizes, told = config.sizes, weights.told(name)
+    (expected,) = SINES[config.layout.positions](sizes.d_model).tables(sizes.n_ctx, torch.float32, torch.device("cpu"))
+    if (given := weights.tensors[name].shape) != (shape := tuple(expected.shape)):
+        raise SourceError(f"{told} is {list(given)}; by config.json it is {list(shape)}")
+    gap = float((weights.read(name, torch.float32) - expected).abs().max())
+    if not gap <= _SINES_AGREE:
+        raise SourceError(
+            f"{told} holds other numbers than the sines and cosines of positions (up to {gap:.3g} off), which qkv"
+            " computes and does not read from a file; a model with learned positions of this kind cannot be imported"
+        )
+
+
+def _refuse_others(family: Family, rows: list[Placed], config: ModelConfig, weights: Weights, notes: list[str]) -> None:
     """Make sure that every tensor of the files means something here, or is known to be left out."""
     known = {item.row.stored for item in rows}
     left: dict[str, int] = {}
     for name in list(weights.tensors):
         if name in known or any(fnmatchcase(name, pattern) for pattern in family.buffers):
+            continue
+        if any(fnmatchcase(name, pattern) for pattern in family.sines):
+            _check_sines(weights, name, config)
             continue
         what = next((words for pattern, words in family.left_out.items() if fnmatchcase(name, pattern)), None)
         if what is None:
@@ -282,6 +305,8 @@ def _refuse_others(family: Family, rows: list[Placed], weights: Weights, notes: 
         notes.append(f"{what} ({n} {plural(n, 'tensor')}) is no part of a {family.architecture}: left out")
 
 
+_SINES_AGREE = 0.01
+"""How far a table of sines may lie from the rule: bf16 rounds by 0.004."""
 _QUANTIZED = ("qweight", "qzeros", "scales", "SCB", "absmax", "quant_map", "quant_state", "weight_scale", "g_idx")
 """Last or next to last parts of names that quantization adds to a weight's."""
 

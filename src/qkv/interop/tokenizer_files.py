@@ -8,23 +8,24 @@ import json
 from pathlib import Path
 
 from qkv.errors import SourceError
+from qkv.interop.chat import CHAT_FILE
 from qkv.interop.family import Family
 from qkv.interop.folders import json_file, read_json, within
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.models.layout import ModelConfig
-from qkv.tokenizers.pretrained import PAIRS
-from qkv.tokenizers.sentencepiece import END, PAD, UNKNOWN, sentencepiece_files
+from qkv.tokenizers.sentencepiece import END, LLAMA_FILE, PAD, UNKNOWN, sentencepiece_files
 from qkv.tokenizers.sentencepiece import FILES as SIDES
+from qkv.tokenizers.slow_files import BESIDE, PAIRS
 from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from tokenizers import processors
 
 __all__ = ["read_marks", "read_tokenizer", "token_ids", "tokenizer_files"]
 
 MARKS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 """Keys of config.json that name the tokens which begin, end and fill texts; the last two are an encoder-decoder's."""
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", *dict.fromkeys(name for names in (*PAIRS, SIDES) for name in names))
+WHOLE = (("tokenizer.json",), SIDES, *PAIRS, (LLAMA_FILE,), ("vocab.txt",))
+"""Files of which each tuple is a tokenizer; the first that is there is read."""
 LARGEST_TOKENIZER = 512 << 20
-SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm")
+SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm")
 """Files of tokenizers that are not read, unless they are all three of a translation's."""
 
 _TOKEN_NAMES = {"[PAD]": "pad_token", "[UNK]": "unk_token", "[CLS]": "cls_token", "[SEP]": "sep_token"}
@@ -64,21 +65,25 @@ def read_tokenizer(folder: Path, family: Family, config: ModelConfig, notes: lis
     """The folder's tokenizer. Raises SourceError where it is broken or has ids beyond the table."""
     if family.kind == "ImageClassifier":
         return None
-    there = [name for name in TOKENIZER_FILES if (folder / name).exists()]
-    for name in (*there, *(["tokenizer_config.json"] if (folder / "tokenizer_config.json").exists() else [])):
+    there = [name for name in dict.fromkeys(sum(WHOLE, BESIDE)) if (folder / name).exists()]
+    for name in there:
         size = within(folder, name).stat().st_size
         if size > LARGEST_TOKENIZER:
             raise SourceError(f"{folder / name} has {size:,} bytes; a tokenizer has less than {LARGEST_TOKENIZER:,}")
-    several = any(set(names) <= set(there) for names in (*PAIRS, SIDES))
-    if not several and not {"tokenizer.json", "vocab.txt"} & set(there):
-        notes.append(f"{folder} has no tokenizer that can be read{_unread(folder)}: the model takes ids, and no text")
+    read, rows = next((names for names in WHOLE if set(names) <= set(there)), ()), config.sizes.d_vocab
+    try:
+        tokenizer = load_tokenizer(folder, rows=rows) if read else None
+        why = _unread(folder)
+    except SourceError as error:
+        if read != (LLAMA_FILE,):
+            raise
+        tokenizer, why = None, f" ({error})"
+    if tokenizer is None:
+        notes.append(f"{folder} has no tokenizer that can be read{why}: the model takes ids, and no text")
         return None
-    tokenizer = load_tokenizer(folder)
     if config.kind == "EncoderDecoderLM" and (form := _without_line(json.loads(tokenizer.to_json()))):
         tokenizer = Tokenizer.from_json(json.dumps(form))
-    tokenizer = tokenizer if "tokenizer.json" in there else _framed(tokenizer, family)
     tokenizer.framed = True
-    rows = config.sizes.d_vocab
     if tokenizer.d_vocab > rows:
         token = tokenizer.token(tokenizer.d_vocab - 1)
         raise SourceError(
@@ -104,20 +109,6 @@ def _unread(folder: Path) -> str:
     )
 
 
-def _framed(tokenizer: Tokenizer, family: Family) -> Tokenizer:
-    """With the family's marks around a text: files older than tokenizer.json do not name them."""
-    if family.frame is None or tokenizer.hf.encode("", add_special_tokens=True).ids:
-        return tokenizer
-    first, last = family.frame
-    if first not in tokenizer.vocabulary or last not in tokenizer.vocabulary:
-        return tokenizer
-    marks = [(mark, tokenizer.vocabulary[mark]) for mark in dict.fromkeys((first, last))]
-    tokenizer.hf.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A {last}", pair=f"{first} $A {last} $B {last}", special_tokens=marks
-    )
-    return Tokenizer(tokenizer.hf)
-
-
 # writing
 
 
@@ -139,9 +130,9 @@ def token_ids(tokenizer: Tokenizer | None, config: ModelConfig) -> dict[str, int
     return absent | found
 
 
-def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, bytes]:
+def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig, chat: JsonMapping) -> dict[str, bytes]:
     """Name -> content of tokenizer.json and what AutoTokenizer asks for; marks around a text only where the model
-    learned them.
+    learned them. `chat` is the model's chat template (`chat.read_chat`).
 
     One of two sides becomes the files that it came from: transformers' class for it reads no tokenizer.json.
     """
@@ -164,8 +155,9 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, byte
     if config.kind not in ("CausalLM", "MaskedLM"):  # several texts at a time are filled up with something
         filler = names.get("eos_token") or names.get("unk_token")
         names |= {"pad_token": filler} if filler and "pad_token" not in names else {}
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, **names}
-    return {
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, **names, **chat.get("tokens", {})}
+    template = {CHAT_FILE: chat["template"].encode()} if chat else {}
+    return template | {
         "tokenizer.json": json.dumps(form, ensure_ascii=False).encode(),
         "tokenizer_config.json": json_file(about | {"clean_up_tokenization_spaces": False}),
     }

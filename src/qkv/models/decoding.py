@@ -43,7 +43,8 @@ def serves(model: LanguageModel) -> bool:
     sizes = model.sizes
     turns = sizes.n_layers * sizes.n_ctx * (sizes.n_heads + sizes.n_kv_heads) * sizes.d_head
     return bool(
-        (layout.positions != "rotary" or turns <= MOST_TURNS)
+        sizes.n_layers
+        and (layout.positions != "rotary" or turns <= MOST_TURNS)
         and model.causal
         and not model.cross
         and layout.mixer == "attention"

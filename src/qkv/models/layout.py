@@ -55,7 +55,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            value, least = getattr(self, item.name), int(item.name in ("d_model", "n_layers", "n_heads"))
+            value, least = getattr(self, item.name), int(item.name in ("d_model", "n_heads"))
             if value < least:
                 raise ConfigError(f"{item.name} is {value}; expected a whole number of at least {least}")
             if value > (most := MOST_LAYERS if item.name == "n_layers" else LARGEST_SIZE):

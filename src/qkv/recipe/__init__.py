@@ -10,7 +10,7 @@ from qkv.recipe.load_model import load_weights, opened_model, run_matrix
 from qkv.recipe.optimizer_step import own_step
 from qkv.recipe.reload_data import data_of
 from qkv.recipe.request import Request, resolve, setting_named
-from qkv.recipe.training import Listening, next_folder, resume, train
+from qkv.recipe.training import Listening, extend, next_folder, resume, train
 from qkv.recipe.unused_settings import unused_settings
 from qkv.recipe.watching import Watcher
 
@@ -23,6 +23,7 @@ __all__ = [
     "Watcher",
     "assemble",
     "data_of",
+    "extend",
     "unused_settings",
     "import_run",
     "load_weights",

@@ -70,7 +70,7 @@ def import_run(imported: Imported, out: Path) -> Path:
             "val_loss": None,
         }
         about = {"folder": config.imported, "family": imported.family.name, "notes": imported.notes}
-        about |= {"marks": imported.marks}
+        about |= {"marks": imported.marks} | ({"chat": imported.chat} if imported.chat else {})
         folder.seal(machine_facts(config) | {"parent": "", "imported": about, "summary": summary})
         final.make_room()
     return out
@@ -97,9 +97,11 @@ def _measure(folder: RunFolder, config: RunConfig, imported: Imported) -> None:
 
 
 def origin_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What an export of an imported run goes back to: `wanted`, its family, and `marks`, its tokens with a meaning."""
+    """What an export of an imported run goes back to: `wanted`, its family, `marks`, its tokens with a meaning, and
+    `chat`, its chat template.
+    """
     told = manifest.get("imported", {})
-    return {"wanted": told.get("family", ""), "marks": told.get("marks", {})}
+    return {"wanted": told.get("family", ""), "marks": told.get("marks", {}), "chat": told.get("chat", {})}
 
 
 def check_vocabulary(folder: RunFolder, config: RunConfig, tokenizer: Tokenizer | None) -> None:

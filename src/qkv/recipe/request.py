@@ -68,6 +68,7 @@ OPTIONS = {
     "training.minutes": "--minutes",
     "training.until_loss": "--until-loss",
     "training.schedule.steps": "--steps",
+    "training.schedule.continues": "--extend",
     "machine.device": "--device",
     "machine.ranks": "--nproc",
 }
@@ -97,6 +98,7 @@ class Request:
     task: str | None = None
     preset: str | None = None
     from_run: str | None = None
+    extend: int | None = None
     steps: int | None = None
     minutes: float | None = None
     until_loss: float | None = None
@@ -121,7 +123,9 @@ class Request:
     def __post_init__(self) -> None:
         if self.steps is not None and self.minutes is not None:
             raise ConfigError("--steps and --minutes are two budgets; give one of them")
-        for name in ("steps", "minutes", "until_loss"):
+        if self.extend is not None:
+            self._check_extend()
+        for name in ("extend", "steps", "minutes", "until_loss"):
             value = getattr(self, name)
             if value is not None and not (0 < value < math.inf):
                 raise ConfigError(f"{name} is {value}; expected a number above 0")
@@ -143,6 +147,14 @@ class Request:
                 raise ConfigError(
                     f"--watch {self.watch} chooses the intervals of watching; set them with --watch light"
                 )
+
+    def _check_extend(self) -> None:
+        if not self.from_run:
+            raise ConfigError("--extend trains a finished run longer; name it: qkv train --from RUN --extend STEPS")
+        for name in ("steps", "minutes", "until_loss"):
+            if getattr(self, name) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"--extend and {option} are two budgets; give one of them")
 
     def given(self) -> dict[str, str]:
         """Every setting that was given, by its whole path -> in which words: `muon_lr=0.02`, `--vocab 300`.

@@ -10,6 +10,8 @@ import contextlib
 import copy
 import dataclasses
 import json
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
 from qkv.errors import ConfigError, Interrupted, RunFolderError, typed
 from qkv.folder.run_folder import RunFolder
+from qkv.folder.staging import check_elsewhere, staged
+from qkv.folder.verified import check_file
 from qkv.inspection.answers.agreement import passes
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
@@ -52,9 +56,10 @@ from qkv.training.distributed.ranks import Ranks, check_shares, join
 from qkv.training.distributed.shards import check_shard
 from qkv.training.precision import Machine, check_compiler, check_device, is_slower_natively
 from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, StepRecord
-from qkv.words import many, plural
+from qkv.training.schedules import decay_start, lr_scale
+from qkv.words import many, percent, plural
 
-__all__ = ["Listening", "next_folder", "resume", "train"]
+__all__ = ["Listening", "extend", "next_folder", "resume", "train"]
 
 Told = StepRecord | EvaluationRecord | Event
 """What `progress` is told."""
@@ -123,7 +128,7 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
             if out is not None:
                 RunFolder(out).check_vacant()
             config, corpus, scale = resolve(request, cache)
-            notes = (scale.note,) if scale.note else ()
+            notes = tuple(filter(None, (scale.note, too_many_threads(config.machine))))
             check_machine(config)
             dump_toml(to_dict(config))  # what cannot be written is said before the work
         config, corpus = _agreed(config, corpus, cache, ranks)
@@ -159,7 +164,11 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
         if ranks.is_first:
             config = _reread(request, folder, ranks)
         if ranks.tell({"finished": folder.is_finished})["finished"]:
-            listening.say(f"{folder.path} is finished; nothing is left to do")
+            run = typed(folder.path)
+            listening.say(
+                f"{folder.path} is finished; nothing is left to do. To train it longer: qkv train --from {run}"
+                " --extend STEPS --out NEW"
+            )
             return folder.path
         if config is not None:
             if config.watched:
@@ -183,6 +192,90 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
         session = _Session(parts=parts, folder=folder, listening=listening, cache=cache, ranks=ranks, resume_from=found)
         session.run()
     return folder.path
+
+
+_KEPT = ("tokenizer.json", "tokenizer.source.json", "teachers.safetensors", "telemetry.sqlite")
+"""What a run keeps beside its checkpoints that a training goes on with."""
+
+
+def extend(request: Request, *, out: Path | None, listening: Listening, cache: Path | None) -> Path:
+    """Train the run `request.from_run` by `request.extend` updates more, in a new folder; returns it.
+
+    Raises UserError before anything is made: for a run that is not finished, was not trained here or is damaged, and
+    for an option that differs from the run's; else as `resume`. The new folder begins as a copy of all that the run can
+    go on from; then it is a run like one that was interrupted, so what is killed goes on with `--resume`.
+    """
+    assert request.extend is not None and request.from_run is not None
+    parent = RunFolder.open(request.from_run)
+    asked = dataclasses.replace(request, from_run=None, extend=None)
+    config, found = _extendable(parent, asked)
+    made = found.state.step
+    longer = {"training.schedule.steps": made + request.extend, "training.schedule.continues": made}
+    longer |= {"training.schedule.most_steps": 0, "training.minutes": 0.0, "training.until_loss": 0.0}
+    config = override(config, longer)
+    out = out or next_folder(parent.path.name)
+    check_elsewhere(out)
+    RunFolder(out).check_vacant()
+    with staged(out) as place:
+        _copied(parent, RunFolder(place), config)
+        RunFolder(out).make_room()
+    listening.say(f"It continues {parent.path} from step {made:,}, with the state of its optimizer. {schedule(config)}")
+    return resume(Request(nproc=request.nproc), out=out, listening=listening, cache=cache)
+
+
+def _extendable(parent: RunFolder, asked: Request) -> tuple[RunConfig, checkpoints.Checkpoint]:
+    """The configuration of a run that can be trained longer, and its newest checkpoint."""
+    run, config = typed(parent.path), RunConfig.read(parent.config)
+    if config.imported or config.watched:
+        raise RunFolderError(
+            f"{parent.path} was trained elsewhere and keeps no state of an optimizer; to train it further: qkv train"
+            f" SOURCE --from {run} --out NEW"
+        )
+    if not parent.is_finished:
+        raise RunFolderError(f"{parent.path} is not finished; go on with it first: qkv train --out {run} --resume")
+    if asked.nproc not in (None, 1):
+        raise ConfigError("--extend begins in one process; stop it and go on with --resume --nproc N for more")
+    same_run(asked, config)
+    for name in _KEPT:
+        check_file(parent.path / name)
+    found, damaged = checkpoints.latest_valid(parent)
+    if found is None or damaged:
+        raise RunFolderError(f"{parent.path} cannot be extended: {damaged[0] if damaged else 'it has no checkpoint'}")
+    return config, found
+
+
+def _copied(parent: RunFolder, folder: RunFolder, config: RunConfig) -> None:
+    """Everything that a training goes on with, in a folder that nobody has yet."""
+    folder.write("config.toml", dump_toml(to_dict(config)))
+    for name in (*_KEPT, "source.json"):
+        if (parent.path / name).is_file():
+            shutil.copyfile(parent.path / name, folder.path / name)
+    for step, path in parent.checkpoint_folders().items():
+        place = folder.checkpoints / f"step-{step:08d}"
+        place.mkdir(parents=True)
+        for file in path.iterdir():
+            if not parent.why_foreign(file):
+                shutil.copyfile(file, place / file.name)
+    found, _ = checkpoints.latest_valid(folder)
+    assert found is not None, "the run's own was whole"
+    checkpoints.reopen(found)
+    with Store(folder.telemetry) as store:
+        store.drop_after(-1, arm=1)  # the control is made again, as long as the new training asks
+        store.set_fact("extends", {"run": str(parent.path.absolute()), "step": found.state.step})
+
+
+def schedule(config: RunConfig) -> str:
+    """The schedule of a run that continues another, in a sentence."""
+    plan = config.training.schedule
+    first, last = plan.continues, plan.steps
+    falls, floor = max(first, decay_start(last, plan)), f"{percent(plan.floor)} of it" if plan.floor else "0"
+    now = lr_scale(first, plan)
+    begins = "is back at its peak" if now == 1 else f"is {percent(now)} of its peak"
+    holds = f", stays there until step {falls:,}" if falls > first else ""
+    return (
+        f"The new schedule has {many(last - first, 'step')} more, to step {last:,}: the learning rate {begins}{holds}"
+        f" and falls to {floor} at the end."
+    )
 
 
 def _refuse_import(folder: RunFolder) -> None:
@@ -298,7 +391,7 @@ class _Session:
         parts, folder, listening, config = self.parts, self.folder, self.listening, self.parts.config
         if not self.ranks.is_first:
             outcome = self.loop([])
-            if self._has_null:
+            if self._has_null and outcome.stopped_because != "diverged":
                 train_null(parts, outcome, folder, None, self.ranks)
             return
         is_brief = 0 < 60 * config.training.minutes < BRIEF_SECONDS
@@ -317,12 +410,13 @@ class _Session:
                 )
             background = background or BackgroundBaselines(parts.task, parts.corpus, self.cache)
             with _afterwards(folder):
-                null = train_null(parts, outcome, folder, store, self.ranks) if self._has_null else {}
+                compares = self._has_null and outcome.stopped_because != "diverged"
+                null = train_null(parts, outcome, folder, store, self.ranks) if compares else {}
                 if "missing" in null:
                     listening.say(null["missing"])
                 write_samples(parts, folder, store, outcome)
                 judged = _judge(parts, folder)
-                if self._has_null and parts.task.name == "causal":
+                if compares and parts.task.name == "causal" and config.model.sizes.n_layers:
                     store.set_fact("agreement", _agreement(parts))
                 found = background.result()
                 if found is not None:
@@ -472,6 +566,14 @@ def _bits_per_byte(parts: Parts, outcome: Outcome) -> float | None:
         return None
     n_targets = sum(batch.n_targets for batch in parts.task.val_batches(parts.corpus, parts.config.model.sizes, 64))
     return parts.task.bits_per_byte(parts.corpus, outcome.best_loss * n_targets)
+
+
+def too_many_threads(machine: Machine) -> str:
+    """A sentence where more threads were asked for than there are cores, or ""."""
+    cores, asked = os.cpu_count() or 1, machine.threads * machine.ranks
+    if asked <= cores:
+        return ""
+    return f"{asked:,} threads share {many(cores, 'core')} here: as many as cores are at least as fast."
 
 
 def next_folder(name: str) -> Path:

@@ -24,8 +24,8 @@ from qkv.models.zoo import LanguageModel
 from qkv.tasks.batch import Batch
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.figures import Evaluation, Figure
-from qkv.tasks.generation import Sampling, generate
-from qkv.tasks.task import PredictOptions, Stack, Yardsticks
+from qkv.tasks.generation import Sampling, context_start, generate
+from qkv.tasks.task import PredictOptions, Ranked, Stack, Yardsticks, ranked
 from qkv.tasks.text import TextTask
 from qkv.tokenizers.tokenizer import Tokenizer
 
@@ -55,7 +55,8 @@ class Causal(TextTask):
     starts_from: ClassVar[Mapping[str, str]] = {"CausalLM": "CausalLM"}
     asked: ClassVar[str] = "the next {unit}"
     prompt: ClassVar[str] = "The "
-    predict_options: ClassVar[tuple[str, ...]] = ("tokens", "temperature", "top_k", "top_p", "seed")
+    predict_options: ClassVar[tuple[str, ...]] = ("tokens", "temperature", "top_k", "top_p", "seed", "special", "chat")
+    too_long: ClassVar[str] = "its beginning is not read"
     continues: ClassVar[bool] = True
     metric: ClassVar[str] = "bits_per_byte"
     higher_is_better: ClassVar[bool] = False
@@ -95,8 +96,9 @@ class Causal(TextTask):
         return Batch(_tensor(windows[:, :-1]), _tensor(windows[:, 1:]).flatten())
 
     def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
-        """Every token of the validation split after the first as a target once, in windows of n_ctx."""
-        for windows, real in val_windows(corpus.val, sizes.n_ctx, batch_size):
+        """Every token of the validation split after the first as a target once, in windows of n_ctx; the first as well
+        where something belongs before a text, which then begins each window."""
+        for windows, real in val_windows(corpus.val, sizes.n_ctx, batch_size, _before(corpus)):
             inputs, targets = _tensor(windows[:, :-1]), _tensor(windows[:, 1:]).flatten()
             if real.all():
                 yield Batch(inputs, targets)
@@ -106,7 +108,7 @@ class Causal(TextTask):
 
     def bits_per_byte(self, corpus: "Corpus", nats: float) -> float | None:
         """By `Corpus.bits_per_byte`: nats / ln 2 / bytes of the original text, with what the tokenizer lost charged."""
-        return corpus.bits_per_byte(nats / (len(corpus.val) - 1))
+        return corpus.bits_per_byte(nats / (len(corpus.val) - (not len(_before(corpus)))))
 
     def evaluate(self, model: LanguageModel, data: "Corpus") -> Evaluation:
         """Loss, bits per byte, accuracy, the share of [UNK] where there is any, and perplexity by words whatever the
@@ -154,23 +156,50 @@ class Causal(TextTask):
 
         A continuation has `options.tokens` tokens, or ends where the model ends the document, at the earliest after one
         token. An empty text is continued as a new document begins, or a new line, or a new sentence, whichever of these
-        the tokenizer knows. No other special token is ever chosen.
+        the tokenizer knows. No other special token is ever chosen, and none is shown; a model that was imported chooses
+        any of them, or ends at once, where it wants to.
         """
         assert tokenizer is not None, "a task on text has one"
-        special = set(tokenizer.special_ids)
-        ends = {*tokenizer.ends, *([] if tokenizer.end_id is None else [tokenizer.end_id])}
-        before = tokenizer.around[0]
-        prompts = [np.concatenate([before, np.asarray(tokenizer.encode(text), dtype=np.int64)]) for text in texts]
-        prompts = [ids if len(ids) else _beginning(tokenizer, special) for ids in prompts]
+        special, imported = set(tokenizer.special_ids), tokenizer.framed
+        ends = {*tokenizer.ends, *([] if tokenizer.end_id is None or tokenizer.ends else [tokenizer.end_id])}
+        prompts = _prompts(tokenizer, texts, options)
         how = Sampling(
             temperature=DEFAULT_TEMPERATURE if options.temperature is None else options.temperature,
             top_k=options.top_k,
             top_p=options.top_p,
-            banned=sorted(special - ends),
+            banned=() if imported else sorted(special - ends),
             ends=sorted(ends),
+            may_be_empty=imported,
         )
         continuations = generate(model, prompts, tokens=options.tokens, how=how, seed=options.seed)
         return [_after(tokenizer, *each) for each in zip(texts, prompts, continuations, strict=True)]
+
+    def scores(
+        self, model: LanguageModel, tokenizer: Tokenizer | None, texts: Sequence[str], k: int, options: PredictOptions
+    ) -> list[Ranked]:
+        """The k most probable next tokens after each text, as the tokenizer spells them."""
+        assert tokenizer is not None, "a task on text has one"
+        device, n_ctx, found = next(model.parameters()).device, model.config.sizes.n_ctx, []
+        for ids in _prompts(tokenizer, texts, options):
+            read = _tensor(ids[context_start(len(ids), n_ctx) :])[None].to(device)
+            with torch.inference_mode():
+                logits = model.unembed(model.hidden(read)[0, -1:])[0]
+            found.append(ranked(tokenizer.token, logits.double().softmax(-1).cpu().numpy(), k))
+        return found
+
+
+def _prompts(tokenizer: Tokenizer, texts: Sequence[str], options: PredictOptions) -> list[np.ndarray]:
+    """What each text is read as: int64 [1 or more]."""
+    special = options.special or options.chat
+    before = tokenizer.around[0][: 0 if options.chat else None]
+    found = [np.concatenate([before, tokenizer.encode(text, special=special)]).astype(np.int64) for text in texts]
+    return [ids if len(ids) else _beginning(tokenizer, set(tokenizer.special_ids)) for ids in found]
+
+
+def _before(corpus: "Corpus") -> np.ndarray | tuple[()]:
+    """What belongs before a text; synthetic data have no tokenizer that would say so."""
+    tokenizer: Tokenizer | None = getattr(corpus, "tokenizer", None)
+    return () if tokenizer is None else tokenizer.around[0]
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -39,7 +39,7 @@ from qkv.randomness import Permutation, uniforms
 from qkv.tasks.batch import Batch
 from qkv.tasks.evaluation import evaluate, wilson
 from qkv.tasks.figures import Evaluation, Figure, Scores
-from qkv.tasks.task import Drop, PredictOptions, Progress, Task, Yardsticks
+from qkv.tasks.task import Drop, PredictOptions, Progress, Ranked, Task, Yardsticks, ranked
 from qkv.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Classify"]
@@ -81,6 +81,8 @@ class Classify(Task[Examples, TextClassifier]):
     examples: ClassVar[str] = "texts"
     target: ClassVar[str] = "text"
     prompt: ClassVar[str] = "a text to label"
+    predict_options: ClassVar[tuple[str, ...]] = ("special",)
+    too_long: ClassVar[str] = "its end is not read"
     judged: ClassVar[bool] = True
     taught: ClassVar[bool] = True
     afterwards_seconds: ClassVar[float] = 2.0
@@ -245,15 +247,30 @@ class Classify(Task[Examples, TextClassifier]):
     def predict(
         self, model: TextClassifier, tokenizer: Tokenizer | None, texts: Sequence[str], options: PredictOptions
     ) -> list[str]:
-        """The label of each text, as it was written in the training file; options play no part."""
+        """The label of each text, as it was written in the training file."""
         assert tokenizer is not None, "a task on text has one"
-        return [model.config.classes[i] for i in self.probabilities(model, tokenizer, texts).argmax(1)]
+        found = self.probabilities(model, tokenizer, texts, options.special)
+        return [model.config.classes[i] for i in found.argmax(1)]
 
-    def probabilities(self, model: TextClassifier, tokenizer: Tokenizer, texts: Sequence[str]) -> np.ndarray:
+    def scores(
+        self, model: TextClassifier, tokenizer: Tokenizer | None, texts: Sequence[str], k: int, options: PredictOptions
+    ) -> list[Ranked]:
+        """The k most probable labels of each text."""
+        assert tokenizer is not None, "a task on text has one"
+        found = self.probabilities(model, tokenizer, texts, options.special)
+        return [ranked(model.config.classes.__getitem__, p, k) for p in found]
+
+    def probabilities(
+        self, model: TextClassifier, tokenizer: Tokenizer, texts: Sequence[str], special: bool = False
+    ) -> np.ndarray:
         """The probability of each class for each text: float32 [n_texts, n_classes]."""
         device, found = next(model.parameters()).device, [np.zeros((0, len(model.config.classes)), dtype=np.float32)]
         for first in range(0, len(texts), _PREDICTED):
-            part = [encode_texts(tokenizer, [text], self.pairs)[0] for text in texts[first : first + _PREDICTED]]
+            chunk = texts[first : first + _PREDICTED]
+            if special:
+                part = [tokenizer.encode(text, special=True) for text in chunk]
+            else:
+                part = [encode_texts(tokenizer, [text], self.pairs)[0] for text in chunk]
             part = [np.asarray(ids if len(ids) else [tokenizer.unknown_id or 0])[: model.sizes.n_ctx] for ids in part]
             lengths = np.array([len(ids) for ids in part])
             batch = _batch(np.concatenate(part), lengths, np.zeros(len(part), dtype=np.int64), model.sizes.n_ctx)

@@ -20,7 +20,7 @@ from qkv.tasks.generation import Sampling, choose
 from qkv.tasks.task import PredictOptions
 from qkv.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["MARK", "fill"]
+__all__ = ["MARK", "fill", "open_marks"]
 
 MARK = "[MASK]"
 _SPACE_IS_A_TOKEN = ("char", "byte")
@@ -36,7 +36,7 @@ def fill(model: LanguageModel, tokenizer: Tokenizer, texts: Sequence[str], optio
 
     Raises UserError for a text without a mark.
     """
-    blanks = [_read(tokenizer, text, which(i, len(texts))) for i, text in enumerate(texts)]
+    blanks = _blanks(tokenizer, texts, options)
     draws = [generator(options.seed, "sample", i).random(len(blank.open)) for i, blank in enumerate(blanks)]
     how = Sampling(temperature=options.temperature or 0.0, top_k=options.top_k, top_p=options.top_p)
     while any(blank.open for blank in blanks):
@@ -49,7 +49,22 @@ def fill(model: LanguageModel, tokenizer: Tokenizer, texts: Sequence[str], optio
             draw = draws[i][len(blank.open) - 1 : len(blank.open)]
             chosen = choose(logits, draw, how)
             blank.ids[blank.open.pop(surest)] = chosen[0]
-    return [_write(tokenizer, blank) for blank in blanks]
+    return [_write(tokenizer, blank, options.marks) for blank in blanks]
+
+
+def open_marks(
+    model: LanguageModel, tokenizer: Tokenizer, texts: Sequence[str], options: PredictOptions
+) -> list[np.ndarray]:
+    """For each text float64 [marks, d_vocab]: softmax at every mark, with all marks still open.
+
+    Raises UserError for a text without a mark.
+    """
+    return _probabilities(model, tokenizer, _blanks(tokenizer, texts, options), ())
+
+
+def _blanks(tokenizer: Tokenizer, texts: Sequence[str], options: PredictOptions) -> "list[_Blank]":
+    n = len(texts)
+    return [_read(tokenizer, text, which(i, n), special=options.special) for i, text in enumerate(texts)]
 
 
 @dataclass
@@ -66,7 +81,7 @@ class _Blank:
     """Positions of marks that are still to fill, increasing."""
 
 
-def _read(tokenizer: Tokenizer, text: str, which_text: str = "") -> _Blank:
+def _read(tokenizer: Tokenizer, text: str, which_text: str = "", *, special: bool = False) -> _Blank:
     pieces = text.split(MARK)
     if len(pieces) == 1:
         raise UserError(
@@ -79,7 +94,7 @@ def _read(tokenizer: Tokenizer, text: str, which_text: str = "") -> _Blank:
     for number, piece in enumerate(pieces):
         before_mark = number < len(pieces) - 1
         strip = before_mark and tokenizer.kind not in _SPACE_IS_A_TOKEN
-        ids += np.asarray(tokenizer.encode(piece.rstrip(" ") if strip else piece)).tolist()
+        ids += np.asarray(tokenizer.encode(piece.rstrip(" ") if strip else piece, special=special)).tolist()
         if before_mark:
             marks.append(len(ids))
             ids.append(tokenizer.special[MARK])
@@ -87,15 +102,19 @@ def _read(tokenizer: Tokenizer, text: str, which_text: str = "") -> _Blank:
     return _Blank(pieces, np.asarray(ids, dtype=np.int64), marks, list(marks))
 
 
-def _write(tokenizer: Tokenizer, blank: _Blank) -> str:
-    """The text as typed, with what fills each mark in its place; marks side by side are spelled together."""
+def _write(tokenizer: Tokenizer, blank: _Blank, around: tuple[str, str]) -> str:
+    """The text as typed, with what fills each mark in its place, between two strings; marks side by side are spelled
+    together.
+    """
     text, first = blank.pieces[0], 0
     for number, place in enumerate(blank.marks):
         piece = blank.pieces[number + 1]
         if piece == "" and number + 1 < len(blank.marks):
             continue
-        text = _joined(tokenizer, text, blank.ids[: blank.marks[first]], blank.ids[blank.marks[first] : place + 1])
-        text += piece
+        stands = _joined(tokenizer, text, blank.ids[: blank.marks[first]], blank.ids[blank.marks[first] : place + 1])
+        word = stands[len(text) :] if stands.startswith(text) else stands[len(text.rstrip(" ")) :]
+        space = word[: len(word) - len(word.lstrip(" "))]
+        text = stands[: len(stands) - len(word)] + space + around[0] + word[len(space) :] + around[1] + piece
         first = number + 1
     return text
 
@@ -115,9 +134,11 @@ def _joined(tokenizer: Tokenizer, text: str, before: np.ndarray, new: np.ndarray
 
 
 @torch.inference_mode()
-def _probabilities(model: LanguageModel, tokenizer: Tokenizer, blanks: Sequence[_Blank]) -> list[np.ndarray]:
-    """softmax at every open mark: one float64 [open marks, d_vocab] per text; special tokens have 0."""
-    n_ctx, banned = model.config.sizes.n_ctx, sorted(tokenizer.special_ids)
+def _probabilities(
+    model: LanguageModel, tokenizer: Tokenizer, blanks: Sequence[_Blank], banned: Sequence[int] | None = None
+) -> list[np.ndarray]:
+    """softmax at every open mark: one float64 [open marks, d_vocab] per text; `banned` tokens (special ones) have 0."""
+    n_ctx, banned = model.config.sizes.n_ctx, sorted(tokenizer.special_ids) if banned is None else banned
     asked = [_windows(blank, n_ctx) for blank in blanks]
     flat = [(window, places) for windows in asked for window, places in windows]
     order = sorted(range(len(flat)), key=lambda i: len(flat[i][0]))
@@ -125,7 +146,7 @@ def _probabilities(model: LanguageModel, tokenizer: Tokenizer, blanks: Sequence[
     for first in range(0, len(order), _TEXTS_AT_ONCE):
         chunk = order[first : first + _TEXTS_AT_ONCE]
         logits = _logits_at(model, tokenizer, [flat[i] for i in chunk])
-        logits[:, banned] = -np.inf
+        logits[:, list(banned)] = -np.inf
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
         ends = np.cumsum([len(flat[i][1]) for i in chunk])

@@ -43,7 +43,8 @@ class Sampling(NamedTuple):
     banned: Sequence[int] = ()
     """Ids that are never chosen."""
     ends: Sequence[int] = ()
-    """Ids that end a continuation; none can be its first token."""
+    """Ids that end a continuation; none can be its first token, unless `may_be_empty`."""
+    may_be_empty: bool = False
 
 
 def generate(
@@ -124,7 +125,7 @@ def _continued(
             continue
         due = (length >= given) & (length < stop)  # before that a row is still reading its prompt
         if due.any():
-            if ends and (given == length).any():
+            if ends and not how.may_be_empty and (given == length).any():
                 logits = logits.copy()
                 logits[np.flatnonzero(given == length)[:, None], ends] = -np.inf
             chosen = choose(logits, draw_of[:, length], how)

@@ -28,7 +28,7 @@ from qkv.models.zoo import ImageClassifier
 from qkv.randomness import Permutation
 from qkv.tasks.batch import Batch
 from qkv.tasks.figures import Scores
-from qkv.tasks.task import Drop, PredictOptions, Progress, Task, Yardsticks
+from qkv.tasks.task import Drop, PredictOptions, Progress, Ranked, Task, Yardsticks, ranked
 from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -180,6 +180,18 @@ class Image(Task[Images, ImageClassifier]):
             answers.append(" ".join(classify(model, pixels)))
         return answers
 
+    def scores(
+        self, model: ImageClassifier, tokenizer: Tokenizer | None, texts: Sequence[str], k: int, options: PredictOptions
+    ) -> list[Ranked]:
+        """The k most probable classes of each image file. Raises SourceError for a file of several images."""
+        found = []
+        for path in map(Path, texts):
+            pixels = read_inputs(path, model.patches)
+            if len(pixels) != 1:
+                raise SourceError(f"{path} holds {len(pixels):,} images; --scores takes files of one image")
+            found.append(ranked(model.config.classes.__getitem__, probabilities(model, pixels)[0], k))
+        return found
+
     def shown(self, text: str, output: str) -> str:
         """`picture.png: label`."""
         return f"{text}: {output}"
@@ -230,6 +242,12 @@ def classify(model: ImageClassifier, pixels: np.ndarray) -> list[str]:
     device, classes = next(model.parameters()).device, model.config.classes
     chunks = [_tensor(pixels[first : first + _AT_ONCE]) for first in range(0, len(pixels), _AT_ONCE)]
     return [classes[int(i)] for chunk in chunks for i in model(chunk.to(device)).argmax(dim=1)]
+
+
+def probabilities(model: ImageClassifier, pixels: np.ndarray) -> np.ndarray:
+    """The probability of each class for images uint8 [n, channels, height, width]: float32 [n, n_classes]."""
+    with torch.no_grad():
+        return model(_tensor(pixels).to(next(model.parameters()).device)).float().softmax(-1).cpu().numpy()
 
 
 def _tensor(pixels: np.ndarray) -> Tensor:

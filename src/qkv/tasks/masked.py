@@ -28,8 +28,8 @@ from qkv.errors import ConfigError, SourceError
 from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
 from qkv.tasks.batch import Batch
-from qkv.tasks.filling import fill
-from qkv.tasks.task import PredictOptions, Progress
+from qkv.tasks.filling import fill, open_marks
+from qkv.tasks.task import PredictOptions, Progress, Ranked, ranked
 from qkv.tasks.text import TextTask
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import Tokens
@@ -67,7 +67,8 @@ class Masked(TextTask):
     tokenizer: ClassVar[str] = "wordpiece"
     asked: ClassVar[str] = "a hidden {unit}"
     prompt: ClassVar[str] = "the [MASK] of"
-    predict_options: ClassVar[tuple[str, ...]] = ("temperature", "top_k", "top_p", "seed")
+    predict_options: ClassVar[tuple[str, ...]] = ("temperature", "top_k", "top_p", "seed", "special")
+    too_long: ClassVar[str] = "each [MASK] is read with the tokens around it alone"
     marks: ClassVar[bool] = True
     given: ClassVar[str] = "the text with gaps"
 
@@ -133,9 +134,12 @@ class Masked(TextTask):
     def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """The validation split in windows of n_ctx side by side, 15 % hidden; the same for every seed, rate and run."""
         special, mask_id = _special(corpus.tokenizer), corpus.tokenizer.special["[MASK]"]
-        for first, windows, real in _side_by_side(corpus.val, _window(sizes), batch_size):
+        around = corpus.tokenizer.around
+        for first, windows, real in _side_by_side(corpus.val, _window(sizes) - sum(map(len, around)), batch_size):
             names = range(first, first + len(windows))
             documents = _documents(corpus.val, np.array(names) * windows.shape[1], windows.shape[1])
+            if any(map(len, around)):
+                windows, real, documents = _framed(windows, real, documents, *around)
             keys = np.stack([generator("mask", "validation", i).random(windows.shape[1]) for i in names])
             hidden = _hidden(keys, windows, real, special, VALIDATION_RATE)
             yield _batch(np.where(hidden, mask_id, windows), windows, hidden, None if real.all() else real, documents)
@@ -155,6 +159,14 @@ class Masked(TextTask):
         """Each text with every [MASK] typed in it filled; see `qkv.tasks.filling.fill`."""
         assert tokenizer is not None, "a task on text has one"
         return fill(model, tokenizer, texts, options)
+
+    def scores(
+        self, model: LanguageModel, tokenizer: Tokenizer | None, texts: Sequence[str], k: int, options: PredictOptions
+    ) -> list[list[Ranked]]:
+        """The k most probable tokens at each [MASK] of each text, the others still hidden."""
+        assert tokenizer is not None, "a task on text has one"
+        found = open_marks(model, tokenizer, texts, options)
+        return [[ranked(tokenizer.token, p, k) for p in marks] for marks in found]
 
 
 def _window(sizes: "Sizes") -> int:
@@ -190,6 +202,18 @@ def _side_by_side(tokens: Tokens, n_ctx: int, batch_size: int) -> Iterator[tuple
         places = (np.arange(first, min(first + batch_size, total)) * n_ctx)[:, None] + np.arange(n_ctx)
         real = places < len(tokens)
         yield first, np.where(real, tokens.ids.take(np.where(real, places, 0)), 0).astype(np.int64), real
+
+
+def _framed(
+    windows: np.ndarray, real: np.ndarray, documents: np.ndarray | None, before: np.ndarray, after: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """All three with what belongs around a text: each row's real tokens [n] become before, [n], after."""
+    n, sides = real.sum(axis=1), ((0, 0), (len(before), len(after)))
+    out, ends = np.pad(windows, sides), len(before) + n[:, None] + np.arange(len(after))
+    out[:, : len(before)] = before
+    np.put_along_axis(out, ends, np.broadcast_to(after, ends.shape), axis=1)
+    there = np.arange(out.shape[1]) < (n + len(before) + len(after))[:, None]
+    return out, there, None if documents is None else np.pad(documents, sides, mode="edge")
 
 
 def _documents(tokens: Tokens, starts: np.ndarray, n: int) -> np.ndarray | None:

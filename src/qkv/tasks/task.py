@@ -8,7 +8,7 @@ stored state. This module makes no batch and computes no loss itself.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
@@ -28,6 +28,7 @@ __all__ = [
     "Objective",
     "PredictOptions",
     "Progress",
+    "Ranked",
     "Stack",
     "Standing",
     "Task",
@@ -35,6 +36,7 @@ __all__ = [
     "TaskData",
     "Yardsticks",
     "check_length_penalty",
+    "ranked",
     "standing",
     "worse_than_nothing",
 ]
@@ -87,6 +89,12 @@ class PredictOptions:
     """How much longer translations are preferred; None is the task's own (translate 1)."""
     cut: bool = False
     """Whether a source of more than n_ctx tokens is cut there, and not refused (translate)."""
+    special: bool = False
+    """Whether special tokens spelled out in a text are read as special tokens; else they are its letters."""
+    chat: bool = False
+    """Whether the texts are in a chat model's own format, which holds what belongs around a text (causal)."""
+    marks: tuple[str, str] = ("", "")
+    """What is written before and behind each word that fills a [MASK] (masked)."""
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
@@ -103,9 +111,19 @@ class PredictOptions:
             raise ConfigError(f"top_p is {self.top_p}; expected a share above 0 and up to 1 (off)")
 
 
+Ranked = list[dict[str, str | float]]
+"""Answers, each as {"output": TEXT, "probability": 0..1}, best first."""
+
+
+def ranked(names: Callable[[int], str], p: np.ndarray, k: int) -> Ranked:
+    """The k largest of p [n], whose names are `names(i)`; of equal ones the first goes first."""
+    return [{"output": names(int(i)), "probability": float(p[i])} for i in np.argsort(-p, kind="stable")[:k]]
+
+
 class Presentation(Protocol[ReadT, ModelT]):
     """Answers, and the words in which a task speaks to a person."""
 
+    name: str
     asked: ClassVar[str] = "the class"
     """What the model predicts, in words; `{unit}` stands for what a token is."""
     prompt: ClassVar[str] = ""
@@ -114,6 +132,8 @@ class Presentation(Protocol[ReadT, ModelT]):
     """Whether an output continues its input."""
     predict_options: ClassVar[tuple[str, ...]] = ()
     """The fields of `PredictOptions` that its predictions go by."""
+    too_long: ClassVar[str] = ""
+    """What becomes of a text of more than n_ctx tokens, in words; empty where it is refused, or nothing is text."""
     given: ClassVar[str] = "the text"
     """What an input is called beside an output that does not continue it."""
     marks: ClassVar[bool] = False
@@ -126,6 +146,15 @@ class Presentation(Protocol[ReadT, ModelT]):
     ) -> list[str]:
         """One output per input; `tokenizer` is None where nothing is text."""
         ...
+
+    def scores(
+        self, model: ModelT, tokenizer: "Tokenizer | None", texts: Sequence[str], k: int, options: PredictOptions
+    ) -> list[Ranked] | list[list[Ranked]]:
+        """The k most probable answers to each input, or to each [MASK] of each input, best first.
+
+        Raises ConfigError for a task whose outputs are no single choice.
+        """
+        raise ConfigError(f"--scores has no meaning for the task {self.name}, whose outputs are no single choice")
 
     def sample_inputs(self, data: ReadT) -> list[str]:
         """Inputs from the validation split whose outputs are kept along a training; may be empty."""

@@ -58,7 +58,7 @@ class Translate(Task[PairCorpus, EncoderDecoderLM]):
     target: ClassVar[str] = "token"
     asked: ClassVar[str] = "the next {unit} of the translation"
     prompt: ClassVar[str] = "Ein Mann schläft."
-    predict_options: ClassVar[tuple[str, ...]] = ("temperature", "beams", "length_penalty")
+    predict_options: ClassVar[tuple[str, ...]] = ("temperature", "beams", "length_penalty", "special")
     metric: ClassVar[str] = "bleu"
     judged: ClassVar[bool] = True
     afterwards_seconds: ClassVar[float] = 20.0
@@ -184,6 +184,8 @@ class Translate(Task[PairCorpus, EncoderDecoderLM]):
         ids, lengths = encode_lines(tokenizer.of_source, lines)
         sources = np.split(ids, np.cumsum(lengths)[:-1]) if len(lines) else []
         n_ctx, end = model.config.sizes.n_ctx, end_of(tokenizer)
+        if options.special:
+            sources = [np.append(tokenizer.of_source.encode(" " + line, special=True), end) for line in lines]
         for i, source in enumerate(sources):
             if len(source) > n_ctx:
                 if not options.cut:

@@ -9,7 +9,7 @@ scores and ids, so each side gets one of its own, whose list is vocab.json's ord
 
 Nothing is lost by that: `sentencepiece_files` gives back files that cut and number alike. Unigram models that treat
 white space as SentencePiece does by default are read (Kudo & Richardson 2018, arXiv 1808.06226); what else a model file
-may ask for is refused by name.
+may ask for is refused by name. So is it with Llama's tokenizer.model (`read_llama`), a BPE model of its own options.
 """
 
 import base64
@@ -28,10 +28,25 @@ from qkv.errors import SourceError
 from qkv.jsontypes import JsonMapping
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-__all__ = ["END", "FILES", "OTHER", "PAD", "UNKNOWN", "are_rules", "is_side", "read_sides", "sentencepiece_files"]
+__all__ = [
+    "END",
+    "FILES",
+    "LLAMA_FILE",
+    "OTHER",
+    "PAD",
+    "UNKNOWN",
+    "are_rules",
+    "is_side",
+    "read_llama",
+    "read_sides",
+    "sentencepiece_files",
+]
 
 FILES = ("source.spm", "target.spm", "vocab.json")
 """What a tokenizer of two sides consists of."""
+
+LLAMA_FILE = "tokenizer.model"
+"""What Llama's consists of."""
 
 OTHER = "\U0010fffd"
 """A character for private use, in no text that such models are made for; to all other tokenizers it is a letter."""
@@ -116,44 +131,95 @@ def _read(path: Path) -> _Model:
         raise SourceError(f"{str(path)!r} is no SentencePiece model: {error}") from None
 
 
-def _parsed(path: Path, data: bytes) -> _Model:
-    scores: dict[str, float] = {}
-    trainer: dict[int, int | bytes] = {}
-    rules: dict[int, int | bytes] = {}
+_Fields = dict[int, int | bytes]
+
+
+def _parts(data: bytes) -> tuple[list[tuple[str, float, int]], _Fields, _Fields]:
+    """(piece, score, kind) of each piece in order, and the fields of its trainer's and its normalizer's settings."""
+    pieces: list[tuple[str, float, int]] = []
+    trainer: _Fields = {}
+    rules: _Fields = {}
     for field, value in _fields(data):
         if field == 1:
             piece = dict(_fields(_bytes(value)))
+            (score,) = struct.unpack("<f", _bytes(piece.get(2, b"\0\0\0\0")))
             kind = piece.get(3, _NORMAL)
-            if kind in _TYPES:
-                raise SourceError(f"{str(path)!r} has {_TYPES[kind]}, which are not read")
-            if kind == _NORMAL:
-                (score,) = struct.unpack("<f", _bytes(piece.get(2, b"\0\0\0\0")))
-                scores[_bytes(piece[1]).decode() if 1 in piece else ""] = score
+            pieces.append((_bytes(piece.get(1, b"")).decode(), score, kind if isinstance(kind, int) else 0))
         elif field == 2:
             trainer = dict(_fields(_bytes(value)))
         elif field == 3:
             rules = dict(_fields(_bytes(value)))
+    return pieces, trainer, rules
+
+
+def _parsed(path: Path, data: bytes) -> _Model:
+    pieces, trainer, rules = _parts(data)
+    for _, _, kind in pieces:
+        if kind in _TYPES:
+            raise SourceError(f"{str(path)!r} has {_TYPES[kind]}, which are not read")
+    scores = {piece: score for piece, score, kind in pieces if kind == _NORMAL}
     if trainer.get(3, 1) != 1:
         raise SourceError(f"{str(path)!r} is a {_MODELS.get(trainer[3], 'unknown')} model; Unigram ones are read")
-    asked = [
-        name
-        for said, name in (
-            (trainer.get(24, 0), "white space behind words"),
-            (trainer.get(35, 0), "bytes for unknown characters"),
-            (not rules.get(3, 1), "no space before a text"),
-            (not rules.get(4, 1), "spaces kept as they are"),
-            (not rules.get(5, 1), "spaces as spaces"),
-        )
-        if said
-    ]
-    if asked:
-        raise SourceError(f"{str(path)!r} asks for {asked[0]}, which is not supported")
+    _refuse_options(
+        path,
+        (trainer.get(24, 0), "white space behind words"),
+        (trainer.get(35, 0), "bytes for unknown characters"),
+        (not rules.get(3, 1), "no space before a text"),
+        (not rules.get(4, 1), "spaces kept as they are"),
+        (not rules.get(5, 1), "spaces as spaces"),
+    )
     if not scores or "" in scores or not all(map(math.isfinite, scores.values())):
         raise ValueError("it has no pieces" if not scores else "a piece is empty, or its score is no number")
     compiled = _bytes(rules.get(2, b""))
     if compiled and not are_rules(compiled):
         raise ValueError("its rules for characters lead out of their table")
     return _Model(scores, compiled)
+
+
+def _refuse_options(path: Path, *options: tuple[object, str]) -> None:
+    """Raises SourceError for the first option that is asked for; all of these are not supported."""
+    for asked, name in options:
+        if asked:
+            raise SourceError(f"{str(path)!r} asks for {name}, which is not supported")
+
+
+def read_llama(path: Path, *, prefix: bool, everywhere: bool) -> tokenizers.Tokenizer:
+    """Llama's model: BPE over pieces, a character that is no piece as its bytes, spaces kept. With `prefix` a space
+    goes before a text, with `everywhere` behind each special token as well.
+
+    Raises SourceError for a file that is none, or asks for what is not supported.
+    """
+    try:
+        pieces, trainer, rules = _parts(path.read_bytes())
+    except (ValueError, IndexError, struct.error) as error:
+        raise SourceError(f"{str(path)!r} is no SentencePiece model: {error}") from None
+    ids = {piece: i for i, (piece, _, _) in enumerate(pieces)}
+    kind = trainer.get(3, 1)
+    _refuse_options(
+        path,
+        (kind != 2, f"a {_MODELS.get(kind, 'Unigram')} model, where Llama has BPE"),
+        (any(f"<0x{byte:02X}>" not in ids for byte in range(256)), "no bytes for unknown characters"),
+        (trainer.get(24, 0), "white space behind words"),
+        (rules.get(2, b""), "rules that change characters"),
+        (not rules.get(3, 1), "no space before a text"),
+        (rules.get(4, 1), "spaces to be removed"),
+        (not rules.get(5, 1), "spaces as spaces"),
+    )
+    merges = sorted(
+        (i, at, len(piece) - at, piece)
+        for i, (piece, _, _) in enumerate(pieces)
+        for at in range(1, len(piece))
+        if piece[:at] in ids and piece[at:] in ids
+    )
+    pairs = [(piece[:at], piece[at:]) for _, at, _, piece in merges]
+    hf = tokenizers.Tokenizer(models.BPE(ids, pairs, fuse_unk=True, byte_fallback=True))
+    scheme = "never" if not prefix else "always" if everywhere else "first"
+    hf.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme=scheme, split=False)
+    strip = [decoders.Strip(content=" ", left=1)] if prefix else []
+    hf.decoder = decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
+    marks = [(piece, kind) for piece, _, kind in pieces if kind in (_CONTROL, _USER)]
+    hf.add_tokens([AddedToken(piece, special=kind == _CONTROL, normalized=False) for piece, kind in marks])
+    return hf
 
 
 def are_rules(compiled: bytes) -> bool:

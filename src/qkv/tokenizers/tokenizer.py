@@ -100,6 +100,8 @@ class Tokenizer:
                     self.special[name] = self.vocabulary[spelling]
                     break
         self._byte_level = _is_byte_level(form)
+        self._spaced = self.kind == "unigram" or (self.kind == "bpe" and not self._byte_level)
+        """Whether U+2581 stands for a space in its tokens."""
         self._added = added
         self._matched = frozenset(i for i, token in decoder.items() if not token.special)
         self.special_ids: frozenset[int] = frozenset({*added.values(), *self.special.values()})
@@ -212,7 +214,7 @@ class Tokenizer:
                 return f"<{'+'.join(f'0x{byte:02X}' for byte in data)}>"
         if self._two_sided:
             raw = raw.removeprefix(OTHER)
-        return raw.replace("\u2581", " ") if self.kind == "unigram" else raw
+        return raw.replace("\u2581", " ") if self._spaced else raw
 
     @cached_property
     def readable(self) -> "Readable":
@@ -272,12 +274,13 @@ def fit_tokenizer(
     return Tokenizer.from_json(hf.to_str())  # as it will be read, to the last digit of a score
 
 
-def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = False) -> Tokenizer:
+def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = False, rows: int = 0) -> Tokenizer:
     """A tokenizer from a file or folder; special tokens that are asked for and missing are added behind its own ids.
+    `rows` is how many tokens its model has, where there is one.
 
     Raises SourceError where nothing there is a tokenizer.
     """
-    own, source = read_tokenizer(Path(path))
+    own, source = read_tokenizer(Path(path), rows)
     tokenizer = Tokenizer(own)
     if tokenizer.d_vocab > (most := 4 * len(tokenizer.vocabulary) + 65_536):
         raise SourceError(

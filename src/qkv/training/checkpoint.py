@@ -46,11 +46,12 @@ __all__ = [
     "latest_valid",
     "mark_stopped",
     "most_snapshots",
+    "reopen",
     "standing",
     "unfinished_path",
 ]
 
-FINISHED = ("steps", "minutes", "loss", "budget")
+FINISHED = ("steps", "minutes", "loss", "budget", "diverged")
 """Reasons to stop after which there is nothing to resume."""
 
 KEEP_BYTES = 1 << 30
@@ -235,6 +236,13 @@ def go_back(
     state = dataclasses.replace(checkpoint.state, rollbacks=rollbacks, train_seconds=train_seconds)
     write_atomically(checkpoint.path / "state.json", _state_json(state, _read_state(checkpoint.path)[1]))
     return Checkpoint(path=checkpoint.path, state=state)
+
+
+def reopen(checkpoint: Checkpoint) -> None:
+    """Let a training that ended at a checkpoint go on from there by another schedule."""
+    state, files = _read_state(checkpoint.path)
+    state = dataclasses.replace(state, stopped_because="", horizon=0, decays_from=0, stale=0, recent_losses=())
+    write_atomically(checkpoint.path / "state.json", _state_json(state, files), follow=False)
 
 
 class Checkpoints:

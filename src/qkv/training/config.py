@@ -71,6 +71,8 @@ class ScheduleConfig:
     """The last share of the horizon, over which the rate falls linearly to the floor; 1 decays from the start."""
     floor: float = 0.0
     """The rate at the horizon as a share of the peak."""
+    continues: int = 0
+    """Updates that another run made, by its own schedule, before this one goes on with it; `--extend` says so."""
 
     def __post_init__(self) -> None:
         _require(self.steps >= 0, "schedule.steps", self.steps, "0 or more")
@@ -78,6 +80,7 @@ class ScheduleConfig:
         _require(self.warmup_steps >= 0, "schedule.warmup_steps", self.warmup_steps, "0 or more")
         _require(0 <= self.decay_share <= 1, "schedule.decay_share", self.decay_share, "a share from 0 to 1")
         _require(0 <= self.floor <= 1, "schedule.floor", self.floor, "a share from 0 to 1")
+        _require(0 <= self.continues <= self.steps, "schedule.continues", self.continues, "0 to schedule.steps")
 
 
 @dataclass(frozen=True, kw_only=True)

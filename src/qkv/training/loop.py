@@ -21,6 +21,7 @@ from qkv.training.graph_replay.update import captured
 from qkv.training.record import EvaluationRecord, Outcome, StopReason
 from qkv.training.schedules import decay_end, lr_scale
 from qkv.training.session import Session, StopSignals, TrainingSetup
+from qkv.training.spikes import ONSET
 from qkv.training.trouble import LostNumbers, Spiked, Trouble, closing, recover
 from qkv.training.waiting import watching_cores
 
@@ -120,6 +121,12 @@ def reason_to_stop(session: Session) -> StopReason | None:
     if config.patience and evaluated and state.stale >= config.patience:
         session.tell("patience", f"no better validation loss in {state.stale} validations; best at {state.best_step}")
         return "budget"
+    n_answers = len(session.setup.model.config.classes) or session.sizes.d_vocab
+    if config.on_spike != "ignore" and session.spikes.has_diverged(state.first_loss or 0.0, n_answers, state.step):
+        guessing = f"{ONSET} losses in a row are far above ln {n_answers} = {math.log(n_answers):.2f}, that of guessing"
+        sentence = f"the training has diverged at step {state.step}: {guessing}; train again with a lower rate"
+        session.tell("diverged", sentence)
+        return "diverged"
     stop_after = session.setup.stop_after
     if stop_after and state.step >= stop_after:
         return "steps"

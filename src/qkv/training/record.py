@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Constraint", "EvaluationRecord", "Event", "Observer", "Outcome", "RunContext", "StepRecord", "StopReason"]
 
-StopReason = Literal["steps", "minutes", "loss", "budget", "interrupt", "nan", "spike"]
-"""Why a run ended: its horizon, its wall time, its target loss, patience, a signal, a non-finite number, a spike."""
+StopReason = Literal["steps", "minutes", "loss", "budget", "interrupt", "nan", "spike", "diverged"]
+"""Why a run ended: its horizon, its wall time, its target loss, patience, a signal, a non-finite number, a spike, or
+losses far above those of guessing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,9 @@ was learned, since noise of batches is a small part of that whatever task and ba
 (over-fitting, a rate that is too high) is none: patience and validation speak of these. A new window begins where a
 change acts on a matrix, since the loss may then jump on purpose.
 
+A training has **diverged** where the losses of five updates in a row are above four times ln n, the loss of guessing
+evenly among n answers, and above twice its first loss: nothing is learned there, though every number may be finite.
+
 The **culprit** is the matrix whose gradient grew most: |G| over the geometric mean of |G| before, of decay 0.95. It
 names where to look and proves no cause.
 
@@ -30,7 +33,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["MOST_ROLLBACKS", "ONSET", "WINDOW", "Rollback", "Watch", "is_spike", "rate_factor", "skipped"]
+__all__ = [
+    "MOST_ROLLBACKS",
+    "ONSET",
+    "WINDOW",
+    "Rollback",
+    "Watch",
+    "is_spike",
+    "rate_factor",
+    "skipped",
+    "worse_than_guessing",
+]
 
 WINDOW = 64
 """Losses that are looked at: those before, and the last five."""
@@ -43,6 +56,12 @@ _UPPER = 4.0
 _SHARE = 0.25
 _LEAST = 0.1
 _DECAY = 0.95
+_FAR = 4.0
+
+
+def worse_than_guessing(loss: float, n_answers: int) -> bool:
+    """Whether a loss (nats) is more than four times that of guessing evenly among `n_answers`."""
+    return n_answers > 1 and loss > _FAR * math.log(n_answers)
 
 
 def is_spike(losses: Sequence[float], first: float) -> float | None:
@@ -131,6 +150,16 @@ class Watch:
         before = np.where(np.isnan(self._logs), logs, self._logs)
         self._logs = np.where(there, _DECAY * before + (1 - _DECAY) * logs, self._logs)
         return is_spike(self._losses, first)
+
+    def has_diverged(self, first: float, n_answers: int, step: int) -> bool:
+        """Whether the latest losses are all far above guessing among `n_answers`, and above the first of the run.
+
+        Not in a window that began after the run: a change may raise the loss on purpose. `step` is the latest update.
+        """
+        if len(self._losses) < min(step, WINDOW):
+            return False
+        latest = [loss for loss, _ in zip(reversed(self._losses), range(ONSET), strict=False)]
+        return len(latest) == ONSET and min(latest) > 2 * first and worse_than_guessing(min(latest), n_answers)
 
     def culprit(self) -> tuple[str, float]:
         """(address, how many times its usual size) of the gradient that grew most in the latest update; or ("", 1)."""

@@ -23,6 +23,7 @@ _STOPPED = {
     "minutes": "its time was up",
     "loss": "it reached the target loss",
     "budget": "validation had stopped falling",
+    "diverged": "it diverged (losses far above those of guessing); train again with a lower rate: --set lr=...",
     "watched": "it was watched in a program of its own",
 }
 _LESS_NGRAM = "loss_less_ngram"

@@ -15,8 +15,22 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-__all__ = ["Plain", "console", "print_json", "print_table", "quoted", "shown", "sparkline", "terminal", "token"]
+__all__ = [
+    "STANDS_OUT",
+    "Plain",
+    "console",
+    "print_json",
+    "print_table",
+    "quoted",
+    "shown",
+    "sparkline",
+    "standing_out",
+    "terminal",
+    "token",
+]
 
+STANDS_OUT = ("\ue000", "\ue001")
+"""Characters, for private use, around what a terminal should let stand out."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -107,6 +121,13 @@ def shown(text: str) -> str:
         c if c.isprintable() or c in "\n\t\u200c\u200d" or (c.isspace() and ord(c) > 127) else repr(c)[1:-1]
         for c in text
     )
+
+
+def standing_out(text: str) -> str:
+    """`shown`, with what lies between the two characters `STANDS_OUT` in bold and underlined."""
+    first, last = STANDS_OUT
+    parts = (shown(part).replace(repr(last)[1:-1], "\x1b[0m") for part in text.split(first))
+    return "\x1b[1;4m".join(parts)
 
 
 def quoted(text: str) -> str:

@@ -282,7 +282,7 @@ def watch(evidence: Evidence) -> Answer | None:
 
 def trouble(evidence: Evidence) -> Answer | None:
     """What went wrong, if anything did."""
-    events = [event for event in evidence.telemetry.events() if event.kind in ("nan", "spike")]
+    events = [event for event in evidence.telemetry.events() if event.kind in ("nan", "spike", "diverged")]
     if not events:
         return None
     last = events[-1]

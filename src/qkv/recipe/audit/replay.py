@@ -62,17 +62,19 @@ class Segment:
         return self.stops[-1].step
 
 
-def segments(found: Sequence[Standing], updates: int | None) -> list[Segment]:
-    """What is replayed: from step 0 to the last checkpoint within `updates`, and between the newest two checkpoints.
+def segments(found: Sequence[Standing], updates: int | None, continues: int = 0) -> list[Segment]:
+    """What is replayed: from step 0 to the last checkpoint within `updates`, and between the newest two checkpoints; of
+    a run that `continues` another nothing up to that step.
 
     `updates` None replays the whole run in one segment; one that went back after a spike only up to where it went.
     """
-    there = [one for one in found if one.has_weights and one.step > 0]
+    there = [one for one in found if one.has_weights and one.step > 0 and one.step >= continues]
     if not there:
         return []
     rollbacks = there[-1].state.rollbacks if there[-1].state else ()
     turned = min((one.to for one in rollbacks), default=there[-1].step)  # later batches are not those of their steps
     within = [one for one in there if one.step <= turned and (updates is None or one.step <= updates)]
+    within = [] if continues else within
     chosen = [Segment(start=None, stops=tuple(within))] if within else []
     whole = [one for one in there if one.is_whole]
     if len(whole) > 1 and (not within or within[-1].step < whole[-1].step):
@@ -87,7 +89,9 @@ def check_replay(
     notes: list[str] = []
     faults: list[Fault] = []
     done: list[str] = []
-    chosen = segments(found, updates)
+    chosen = segments(found, updates, continues := config.training.schedule.continues)
+    if continues:
+        notes.append(f"updates up to step {continues:,} were made by another run, and are not made again here")
     if not chosen:
         return Check(
             name="replay", compared=0, what="updates", unchecked=("no segment between two checkpoints is left",)

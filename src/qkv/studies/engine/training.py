@@ -34,6 +34,7 @@ from qkv.studies.probes.watchers import Ledger, Way
 from qkv.studies.synthetic import streams
 from qkv.tasks import validation_loss
 from qkv.training.record import Constraint, EvaluationRecord, Observer, StepRecord
+from qkv.training.spikes import worse_than_guessing
 
 __all__ = ["TRAINERS", "before", "run_trial"]
 
@@ -74,7 +75,8 @@ def run_trial(trial: Trial, cache: Path | None) -> JsonObject:
         )
     parts = parts_of(trial, corpus)
     watched = {name: WATCHERS[name]() for name in trial.arm.probes if name in WATCHERS}
-    worst = math.log(len(parts.config.model.classes) or parts.config.model.sizes.d_vocab)
+    n_answers = len(parts.config.model.classes) or parts.config.model.sizes.d_vocab
+    worst = math.log(n_answers)
     frozen = parts.plan.frozen(0) & parts.plan.frozen(trial.scale.steps - 1)
     row: JsonObject = {"lr": trial.lr, "seed": trial.seed, "diverged": False, "measures": {}}
     row["frozen"] = sorted(frozen)
@@ -86,6 +88,8 @@ def run_trial(trial: Trial, cache: Path | None) -> JsonObject:
             loss = validation_loss(parts.model, parts.task, corpus, _batch(trial.scale))
             if not math.isfinite(loss):
                 raise NonFiniteError(f"the validation loss is {loss}")
+            if trained.steps and worse_than_guessing(loss, n_answers):
+                raise NonFiniteError(f"the training diverged: the validation loss is {loss:g}")
             finished = Finished(trial=trial, parts=parts, loss=loss, watched=watched)
             row["measures"] |= trained.measures
             for name in trial.arm.probes:

@@ -286,7 +286,7 @@ class Sections:
         n = min(LONGEST, sizes.get("n_ctx", LONGEST))
         maps = n_maps(sizes.get("n_heads", 1)) if viewer.encodes else sizes.get("n_heads", 1)
         cells = sizes.get("n_layers", 1) * maps * n * ((n + 1) / 2 if viewer.causal else n)
-        n = min(6, int(STEPPED_BYTES / (cells * 4 / 3)))
+        n = min(6, int(STEPPED_BYTES / (cells * 4 / 3))) if cells else 0
         kept = [step for step in self.snapshots.spread(max(n, 1)) if step in viewer.steps()]
         return kept if n > 1 else []
 

@@ -100,7 +100,7 @@ def words_section(
         cosines=pack(np.stack([cosines for _, cosines in near])),
         null_cosine=largest_by_chance(len(ids) - 1, snapshots.shapes[table][1]),
         trio=None
-        if viewer is None or viewer.config.model.layout.mixer != "attention"
+        if viewer is None or viewer.config.model.layout.mixer != "attention" or not viewer.config.model.sizes.n_layers
         else _trio(viewer, steps, ids[:N_TRIO]),
     )
 
