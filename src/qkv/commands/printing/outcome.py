@@ -1,13 +1,13 @@
 """What `qkv train` says to a person at the end: how good the loss is, one sample, where things are, what is next."""
 
 import itertools
-import math
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from qkv.commands.printing import screen
 from qkv.errors import typed
-from qkv.inspection.answers.loss import NOTHING
+from qkv.inspection.answers.answer import Evidence
+from qkv.inspection.answers.loss import NOTHING, loss
 from qkv.jsontypes import JsonMapping
 from qkv.words import figure, many
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["loss_rows", "print_outcome"]
 
 _STOPPED = {
-    "steps": "all its steps are done",
+    "steps": "it made all its steps",
     "minutes": "its time was up",
     "loss": "it reached the target loss",
-    "budget": "validation had stopped falling",
+    "budget": "the validation loss had stopped falling",
     "watched": "it was watched in a program of its own",
 }
 _LESS_NGRAM = "loss_less_ngram"
@@ -35,6 +35,7 @@ def print_outcome(run: "Run") -> None:
     """The end of a training, for a person."""
     with run.recorded() as telemetry:
         summary = {**run.summary, _LESS_NGRAM: telemetry.fact(_LESS_NGRAM)}
+        answer = loss(Evidence(run.path, telemetry))
     print()
     if summary.get("val_loss") is not None:
         metric = run.task.metric.replace("_", " ")
@@ -42,22 +43,24 @@ def print_outcome(run: "Run") -> None:
         heads, rows = [title, f"nats per {run.task.target}", metric, ""], loss_rows(summary, run.task)
         filled = [i for i, _ in enumerate(heads) if any(row[i] for row in rows)]
         screen.print_table([heads[i] for i in filled], [[row[i] for i in filled] for row in rows])
-        if said := _diverged(run) or _verdict(summary, run.task):
+        if answer is not None:
+            print(answer.sentence)
+        if said := _diverged(run):
             print(said)
     samples = _last_samples(run)
     for sample in samples:
         shown = _cut(run.task.shown(sample.prompt, sample.text if sample.text.strip() else f"({NOTHING})"))
         print(f"\nIt {'answers' if run.task.judged else 'writes'}:  {screen.shown(shown)}")
-    stopped = _STOPPED.get(summary["stopped_because"], f"it stopped because of {summary['stopped_because']}")
+    stopped = _STOPPED.get(summary["stopped_because"], f"stopped because of: {summary['stopped_because']}")
     target = run.config.training.until_loss
     if target and summary["stopped_because"] in ("steps", "minutes", "budget"):
-        stopped += f", and the target of {target:g} was not reached (more updates: --steps {2 * summary['steps']})"
+        stopped += f", and did not reach the target of {target:g} (try --steps {2 * summary['steps']})"
     print(
         f"\n{many(summary['steps'], 'step')}, {many(summary['tokens'], 'token')},"
         f" {summary['parameters']:,} parameters, {summary['train_seconds']:.0f} s of training; {stopped}."
     )
     report = run.folder.report
-    where = f", the report in {report} (a page for any browser)" if report.exists() else ""
+    where = f"; open {report} in a browser" if report.exists() else ""
     print(f"The run is in {run.path}{where}")
     print(f"\nNext:  {_next(run, samples, has_report=report.exists())}")
 
@@ -77,7 +80,7 @@ def _next(run: "Run", samples: "list[Sample]", *, has_report: bool) -> str:
 
 
 def loss_rows(summary: JsonMapping, task: "Task") -> list[tuple[str, str, str, str]]:
-    """The run among the baselines, worst first: name, nats per target, the task's metric, how it stands by the run."""
+    """The run among the baselines, worst first: name, nats per target, the task's metric, whether the run beats it."""
     own = _Figures("this model", summary["val_loss"], summary.get(task.metric))
     others = _baselines(summary, task)
     rows = [(own, ""), *((other, _MARKS[_stands(summary, other, task)]) for other in others)]
@@ -130,25 +133,8 @@ def _or_empty(value: float | None) -> str:
     return "" if value is None else figure(value)
 
 
-def _verdict(summary: JsonMapping, task: "Task") -> str:
-    found = _baselines(summary, task)
-    if not found:
-        return ""
-    best = max(found, key=lambda one: one.rank(task))
-    name = best.name.split(" (")[0].split(",")[0].removeprefix("the ")
-    by_metric = task.judged and best.metric is not None
-    size = f"{task.metric} {_or_empty(best.metric)}" if by_metric else f"{_or_empty(best.nats)} nats"
-    stands = _stands(summary, best, task)
-    if stands == "better":
-        return f"Better than every baseline; the nearest is the {name} with {size}."
-    if stands == "level":
-        more = f"more validation {task.items or task.examples} would tell"
-        return f"Not significantly different from the {name} with {size}; {more}."
-    return f"The {name} is better, with {size}: more training or more data would help."
-
-
 def _diverged(run: "Run") -> str:
-    """What a loss says that is worse than that of a model which learned nothing, and what to type; or ""."""
+    """What to type where the loss is worse than uniform guessing; or ""."""
     from qkv.tasks import worse_than_nothing
 
     model, optimizer, loss = run.config.model, run.config.training.optimizer, run.summary["val_loss"]
@@ -157,16 +143,10 @@ def _diverged(run: "Run") -> str:
         return ""
     counted = (run.summary.get("baselines_nats") or {}).get("unigram")
     if counted is not None and worse_than_nothing(counted, n_answers):
-        return (
-            f"Worse than knowing nothing ({figure(math.log(n_answers))} nats), and so is counting the training"
-            " text: the validation text is unlike it; --val FILE names another"
-        )
+        return "The validation text is unlike the training text, by its token counts; --val FILE names another."
     rates = {"lr": optimizer.lr} | ({"muon_lr": optimizer.muon_lr} if optimizer.kind == "muon" else {})
     words = " ".join(f"--set {name}={rate / 10:g}" for name, rate in rates.items())
-    return (
-        f"Worse than knowing nothing ({figure(math.log(n_answers))} nats): the learning rate may be too high;"
-        f" a tenth of it is {words}"
-    )
+    return f"With a tenth of the learning rate: {words}"
 
 
 def _last_samples(run: "Run") -> "list[Sample]":
