@@ -8,11 +8,15 @@ import argparse
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from qkv.errors import ConfigError, unknown
+from qkv.errors import ConfigError, missing_file, unknown
+from qkv.folder.run_folder import RunFolder
 
 __all__ = [
     "Words",
+    "a_run",
+    "a_source",
     "add_json",
     "add_run",
     "add_weights",
@@ -102,9 +106,25 @@ def usually(*options: str) -> Words:
     return Words(options, False)
 
 
+def a_run(text: str) -> str:
+    """The folder of a run, or one of Hugging Face; raises RunFolderError for another, before anything is loaded."""
+    path = Path(text.lstrip("\0"))  # put there by the command line, before a word behind `--`
+    if not (path / "config.json").is_file():
+        RunFolder.open(path)
+    return text
+
+
+def a_source(text: str) -> str:
+    """Data to read; raises SourceError for a path that is not there. Names with a colon are left to their reader."""
+    path = Path(text.lstrip("\0"))
+    if text and ":" not in text and not path.exists():
+        raise missing_file(path)
+    return text
+
+
 def add_run(parser: argparse.ArgumentParser) -> None:
     """The run that a command is about."""
-    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("run", type=a_run, metavar="RUN", help="a run folder")
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:

@@ -28,7 +28,17 @@ from pathlib import Path
 from typing import Any
 
 from qkv.commands import processes
-from qkv.commands.arguments import add_json, one_of, positive, settings, split_changes, usually, whole
+from qkv.commands.arguments import (
+    a_run,
+    a_source,
+    add_json,
+    one_of,
+    positive,
+    settings,
+    split_changes,
+    usually,
+    whole,
+)
 from qkv.config import load_toml
 from qkv.errors import QkvError
 
@@ -64,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     """Declare what describes a training, whether it is made or planned; returns the group of where and how."""
-    parser.add_argument("source", nargs="?", metavar="SOURCE", help="the text to train on")
+    parser.add_argument("source", nargs="?", type=a_source, metavar="SOURCE", help="the text to train on")
     _describe_model(parser)
     _describe_text(parser)
     budget = parser.add_argument_group("how long")
@@ -94,7 +104,7 @@ def _describe_model(parser: argparse.ArgumentParser) -> None:
         help="modern (the default; image: fast, translate: shared), fast, shared, gpt2, bert, llama, vaswani, textbook"
         " or bloem; without attention: lstm or bag",
     )
-    what.add_argument("--from", dest="from_run", metavar="RUN", help="start from the weights of this run")
+    what.add_argument("--from", dest="from_run", type=a_run, metavar="RUN", help="start from the weights of this run")
     what.add_argument("--set", action="append", metavar="PATH=VALUE", help="a setting of config.toml, e.g. d_model=128")
     what.add_argument(
         "--parameters", type=whole(), metavar="N", help="about as many parameters as that, by the width of the model"
@@ -113,7 +123,7 @@ def _describe_model(parser: argparse.ArgumentParser) -> None:
 
 def _describe_text(parser: argparse.ArgumentParser) -> None:
     text = parser.add_argument_group("the text")
-    text.add_argument("--val", metavar="FILE", help="validate on this text instead of a part of SOURCE")
+    text.add_argument("--val", type=a_source, metavar="FILE", help="validate on this text instead of a part of SOURCE")
     text.add_argument(
         "--tokenizer",
         type=usually("char", "byte", "word", "bpe", "wordpiece", "unigram"),
