@@ -180,7 +180,7 @@ def _cautions(a: "Run", b: "Run") -> list[str]:
         )
     if _vocabulary(a) != _vocabulary(b):
         cautions.append(
-            "The tokenizers differ, so rows of W_E and losses per token belong to different tokens and are not compared."
+            "The tokenizers differ, so rows of W_E and losses per token are of different tokens and not compared."
             " Bits per byte are comparable on the same text."
         )
     if _data(a) != _data(b) and not (a.config.imported or b.config.imported):

@@ -1,4 +1,4 @@
-"""Validation loss and other figures of a run, on its whole validation part or on other data, also with changed matrices.
+"""Validation loss and other figures of a run, on all its validation data or on other data, also with changed matrices.
 
 A change applies to the loaded weights only; the run folder stays as it is.
 

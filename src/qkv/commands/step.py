@@ -78,8 +78,8 @@ def _print(step: "OneStep", kind: str) -> None:
     else:
         cosine = "undefined" if own.cosine is None else signed(own.cosine)
         print(
-            f"One step of the run's own optimizer ({kind}), at the peak rate, changes it by {signed(own.actual)} nats. The"
-            f" first-order estimate is {signed(own.first_order)}; the cosine with -g is {cosine}."
+            f"One step of the run's own optimizer ({kind}), at the peak rate, changes it by {signed(own.actual)} nats."
+            f" The first-order estimate is {signed(own.first_order)}; the cosine with -g is {cosine}."
         )
     print("Each row below moves one matrix alone.\n")
     square = sum(part.grad_norm**2 for part in step.parts)

@@ -82,7 +82,7 @@ def _groups(
     """
     groups: dict[Standing, list[str]] = {"better": [], "level": [], "worse": []}
     scale, unit = (100, "points") if metric == "accuracy" else (1, "nats" if metric == "loss" else "points")
-    for name, value in known.items():
+    for name, value in sorted(known.items(), key=lambda item: item[1] if higher else -item[1]):  # the best one last
         interval = intervals.get(name)
         where, size = standing(own, interval, value, higher_is_better=higher), _size(metric, value)
         said = f"{name} ({size})"
@@ -90,7 +90,12 @@ def _groups(
             low, high = (round(scale * (end - value), 6) for end in interval or (own, own))
             said = as_good_as(name, size, low, high, close=CLOSE[metric], unit=unit)
         groups[where].append(said)
-    return groups["better"], groups["level"], groups["worse"]
+    better, level, worse = groups["better"], groups["level"], groups["worse"]
+    if len(better) == len(known) > 1:
+        better = [f"{better[-1]} and every other baseline"]
+    if len(worse) == len(known) > 1:
+        worse = [f"{worse[0]} and every other baseline"]
+    return better, level, worse
 
 
 def _size(metric: str, value: float) -> str:
