@@ -63,9 +63,8 @@ def run(args: argparse.Namespace) -> int:
     if args.by_position:
         _print_places(result.by_position, loaded.task)
     items = loaded.task.items or loaded.task.examples
-    print(
-        f"\nThese are means over {result.n_targets:,} targets in {result.n_windows:,} {items}, with the {args.weights} weights."
-    )
+    over = f"{result.n_targets:,} targets in {result.n_windows:,} {items}"
+    print(f"\nThese are means over {over}, with the {args.weights} weights.")
     return 0
 
 

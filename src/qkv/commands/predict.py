@@ -34,11 +34,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--temperature",
         type=at_least_zero,
         metavar="T",
-        help="0 is the most probable token each time (0.8 where a text is continued, else 0)",
+        help="0 always takes the most probable token (0.8 for continuations, else 0)",
     )
-    parser.add_argument("--top-k", type=whole(0), metavar="K", help="choose among the K most probable tokens only")
-    parser.add_argument("--top-p", type=share, metavar="P", help="choose among the fewest tokens with this share")
-    parser.add_argument("--beams", type=whole(), metavar="N", help="translations kept open (5); 1 is greedy")
+    parser.add_argument("--top-k", type=whole(0), metavar="K", help="sample among the K most probable tokens only")
+    parser.add_argument(
+        "--top-p", type=share, metavar="P", help="sample among the fewest tokens with this total probability"
+    )
+    parser.add_argument("--beams", type=whole(), metavar="N", help="beam width of a translation (5); 1 is greedy")
     parser.add_argument("--length-penalty", type=at_least_zero, metavar="A", help="0 prefers short translations (1)")
     parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed gives the same outputs (0)")
     add_weights(parser)
@@ -70,7 +72,7 @@ def _no_meaning(name: str, task: "Task") -> str:
     """What is said of an option that predictions of the task do not go by."""
     known = " or ".join(_option(one) for one in task.predict_options)
     return (
-        f"{_option(name)} has no meaning for a run of the task {task.name}, whose predictions go by"
+        f"{_option(name)} does not apply to a run of the task {task.name}, whose predictions take"
         f" {known or 'no option'}; leave it out"
     )
 

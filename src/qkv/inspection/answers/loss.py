@@ -108,8 +108,8 @@ def _margin(evidence: Evidence, margin: JsonObject | None) -> tuple[str, ...]:
     if not margin:
         return ()
     return (
-        f"Minus the loss of {_NGRAM} on the same {plural(2, evidence.unit)}, that is {signed(margin['difference'])} "
-        f"nats ({between(margin['low'], margin['high'])}, over {margin['windows']} windows).",
+        f"The difference from {_NGRAM} on the same {plural(2, evidence.unit)} is {signed(margin['difference'])} nats "
+        f"({between(margin['low'], margin['high'])}, over {margin['windows']} windows).",
     )
 
 

@@ -36,7 +36,7 @@ def matrices(evidence: Evidence) -> Answer | None:
     kinds = _median_by_kind(last)
     by_kind = ", ".join(f"{kind} {write(v)}" for kind, v in sorted(kinds.items(), key=lambda item: -item[1]))
     pairs = _pairs(evidence.telemetry, set(last))
-    figures: dict[str, float | None] = {f"drift of {a}": v for v, a in moving[:3]}
+    figures: dict[str, float | None] = {f"drift of {a}": v for v, a in (*moving[:3], moving[-1])}
     figures |= {f"median drift of {kind}": v for kind, v in kinds.items()}
     if pairs:
         figures |= {f"{p.address} at step {p.step}, relative to the {CONTROL}": p.ratio for p in (pairs[0], pairs[-1])}

@@ -268,7 +268,8 @@ def picture_of(viewer: Viewer, image: Words, label: str = "") -> Picture:
     with torch.inference_mode():
         chances = viewer.model()(image.ids)[0].float().softmax(0)
     top = int(chances.argmax())
-    said = f"classified as {config.classes[top]} with probability {percent(float(chances[top]))} at step {viewer.last_step():,}"
+    said = f"classified as {config.classes[top]} with probability {percent(float(chances[top]))}"
+    said += f" at step {viewer.last_step():,}"
     return Picture(
         pixels=_bytes(image.ids[0].numpy().transpose(1, 2, 0)),
         grid=config.patches.grid,

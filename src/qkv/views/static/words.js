@@ -28,7 +28,7 @@ function render({ model, el }) {
       h("p", null, "Three different things are called “the query”. On this page each has its own name; the same holds for keys and values."),
       h("dl.words-list", null,
         h("div", null, h("dt", null, h("code", null, "x")), h("dd", null, "the input: one vector for each of the ", each, ". In the first layer it is ", first, ", plus its position if the model adds one; in later layers it is the output of the layer below. It differs for every ", what, ".")),
-        h("div", null, h("dt", null, h("code.q", null, "W_Q")), h("dd", null, "the learned weights: a matrix that is the same for every ", what, " and changes only in training. So are ", h("code.k", null, "W_K"), " and ", h("code.v", null, "W_V"), ".")),
+        h("div", null, h("dt", null, h("code.q", null, "W_Q")), h("dd", null, "the learned weights: a matrix that is the same for every ", what, " and changes only in training. The same holds for ", h("code.k", null, "W_K"), " and ", h("code.v", null, "W_V"), ".")),
         h("div", null, h("dt", null, h("code.q", null, "q")), h("dd", null, "the output: the product x W_Q, computed for every ", what, ". In training it changes because W_Q changes, or because x does."))),
       h("p", null, unit === "image" ? "A patch" : "A token", " asks with its q and is found by its k: q · k is a ", h("b", null, "score"), ", and a softmax over the scores gives the ", h("b", null, "pattern"), ", the attention weights. They weight the v of all ", each.slice(2), "; ", h("code.o", null, "W_O"), " maps the sum back to width d_model.")),
     sizes.d_model && sizes.d_head ? picture(sizes) : null));
