@@ -144,7 +144,7 @@ def as_good_as(name: str, size: str, low: float, high: float, *, close: float, u
     within = max(abs(low), abs(high))
     if within <= close:
         return f"about as good as {name} ({size}), within \u00b1{number(within)} {unit}"
-    return f"not clearly better or worse than {name} ({size}; difference {signed(low)} to {signed(high)} {unit})"
+    return f"neither clearly better nor worse than {name} ({size}; {signed(low)} to {signed(high)} {unit})"
 
 
 def stands(better: Sequence[str], level: Sequence[str], worse: Sequence[str]) -> str:

@@ -241,7 +241,7 @@ def test_show_text_gives_every_head_and_one_activation(runs, capsys):
     shown = json.loads(said(capsys, "show", runs[0], "--text", "the cat", "--json"))
     assert len(shown["tokens"]) == 7 and len(shown["heads"]) == 4
     assert all(sum(row) == pytest.approx(1, abs=1e-5) for head in shown["heads"] for row in head["pattern"])
-    assert "even attention" in said(capsys, "show", runs[0], "--text", "the cat")
+    assert "uniform attention" in said(capsys, "show", runs[0], "--text", "the cat")
     assert "query" in said(capsys, "show", runs[0], "L1.H0.pattern", "--text", "the cat")
     q = json.loads(said(capsys, "show", runs[0], "L0.H1.q", "--text", "the cat", "--json"))
     assert (len(q["values"]), len(q["values"][0])) == (7, 16)

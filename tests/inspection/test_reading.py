@@ -290,8 +290,8 @@ def test_a_loss_is_read_against_its_baselines(made, loss, expected):
     [
         (1.39, -0.05, 0.03, "Level with the best baseline: 1.39 nats per word is better than unigram counts (3.30), and"
                             " about as good as the best n-gram (1.40), within ±0.050 nats."),
-        (1.41, -0.03, 0.06, "Inconclusive: 1.41 nats per word is better than unigram counts (3.30), and not clearly"
-                            " better or worse than the best n-gram (1.40; difference -0.030 to +0.060 nats)."),
+        (1.41, -0.03, 0.06, "Inconclusive: 1.41 nats per word is better than unigram counts (3.30), and neither"
+                            " clearly better nor worse than the best n-gram (1.40; -0.030 to +0.060 nats)."),
         (1.3, -0.14, -0.06, "Yes: 1.30 nats per word is better than the best n-gram (1.40) and every other baseline."),
         (1.5, 0.06, 0.14, "Not yet: 1.50 nats per word is better than unigram counts (3.30), but worse than the best"),
     ],

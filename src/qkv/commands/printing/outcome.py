@@ -143,7 +143,7 @@ def _diverged(run: "Run") -> str:
         return ""
     counted = (run.summary.get("baselines_nats") or {}).get("unigram")
     if counted is not None and worse_than_nothing(counted, n_answers):
-        return "The validation text is unlike the training text, by its token counts; --val FILE names another."
+        return "Another validation text can be given with --val FILE."
     rates = {"lr": optimizer.lr} | ({"muon_lr": optimizer.muon_lr} if optimizer.kind == "muon" else {})
     words = " ".join(f"--set {name}={rate / 10:g}" for name, rate in rates.items())
     return f"With a tenth of the learning rate: {words}"

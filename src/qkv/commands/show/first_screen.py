@@ -63,7 +63,7 @@ def print_screen(path: str, folder: RunFolder, answers: Sequence[tuple[str, str]
     print()
     for command, about in more.items():
         both = f"{command:<{longest}}  {about}"
-        print(both if len(both) <= width else f"{command}\n    {about}")
+        print(both if len(both) <= width else f"{command}\n{textwrap.indent(textwrap.fill(about, width - 4), '    ')}")
 
 
 def _about(folder: RunFolder) -> str:

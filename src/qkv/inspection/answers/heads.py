@@ -19,13 +19,13 @@ from qkv.words import listed, many, number, percent
 __all__ = ["heads"]
 
 _PLACES = {
-    "induction": "what followed an earlier copy",
+    "induction": "after an earlier copy",
     "previous_mass": "previous token",
     "own_mass": "itself",
     "first_mass": "first token",
 }
 _THRESHOLDS = (
-    "We call a head specialized if its attention to one kind of position rose by at least "
+    "A head is called specialized if its attention to one kind of position rose by "
     + listed([f"{least:g} ({_PLACES[name]})" for name, least in RISES.items()], "or")
     + "."
 )
@@ -137,14 +137,16 @@ def _entropies(entropy: Series) -> dict[str, float | None]:
         return {}
     pairs = [(looked.first, looked.now) for looked in entropy.values()]
     first, last = (float(median) for median in np.median(pairs, axis=0))
-    return {"median entropy at the start (nats)": first, "median entropy now (nats)": last}
+    sharpest = min(looked.now for looked in entropy.values())
+    now = {"median entropy now (nats)": last, "lowest entropy now (nats)": sharpest}
+    return {"median entropy at the start (nats)": first, **now}
 
 
 def _spread(entropy: Series) -> str:
     """How widely heads look, and what that is in tokens."""
     if not entropy:
         return ""
-    first, last = _entropies(entropy).values()
+    first, last, _ = _entropies(entropy).values()
     assert first is not None and last is not None
     as_many = f"over about {many(round(np.exp(last)), 'token')} ({np.exp(first):.0f} at initialization)"
     if len(entropy) == 1:

@@ -69,7 +69,7 @@ def _start(groups: Sequence[Sequence[str]]) -> str:
     better, level, worse = groups
     if worse:
         return "Not yet: " if better or level else "No: "
-    is_open = any(words.startswith("not clearly") for words in level)
+    is_open = any(words.startswith("neither") for words in level)
     return "Inconclusive: " if is_open else "Level with the best baseline: " if level else "Yes: "
 
 
@@ -123,6 +123,8 @@ def _lost(evidence: Evidence, loss: float) -> str:
     """What a loss says that is worse than that of a model which learned nothing."""
     if not worse_than_nothing(loss, evidence.n_answers):
         return ""
+    if worse_than_nothing((evidence.telemetry.fact("baselines") or {}).get("unigram", 0.0), evidence.n_answers):
+        return " Counting tokens is also worse than uniform guessing: the validation text is unlike the training text."
     return " That is worse than uniform guessing: the learning rate may be too high."
 
 
@@ -146,6 +148,7 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
     compared = f", {stands(*groups)}" if known else ""
     within = f", with a 95% interval of {_size(name, interval[0])} to {_size(name, interval[1])}" if interval else ""
     numbers: dict[str, float | None] = {name: own, f"validation loss (nats per {evidence.unit})": best.loss}
+    numbers |= {f"{name}, low": interval[0], f"{name}, high": interval[1]} if interval else {}
     return Answer(
         key="loss",
         question="Is it good?",
@@ -206,6 +209,7 @@ def over_fitting(evidence: Evidence) -> Answer | None:
         numbers={
             "lowest validation loss": best.loss,
             "its step": float(best.step),
+            "training loss then": best.train_loss,
             "last validation loss": last.loss,
             "last training loss": last.train_loss,
         },
