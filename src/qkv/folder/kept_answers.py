@@ -14,8 +14,10 @@ from qkv.errors import QkvError
 from qkv.folder.hashes import cache_folder
 from qkv.folder.run_folder import RunFolder, write_atomically
 
-__all__ = ["keep", "kept"]
+__all__ = ["FEWEST", "keep", "kept"]
 
+FEWEST = 3
+"""With fewer answers, as of an imported model, the tables are shown at once and nothing is kept."""
 MOST = 200
 """Runs of which answers are kept; the oldest give way."""
 _PACKAGE = Path(__file__).parent.parent
@@ -23,6 +25,8 @@ _PACKAGE = Path(__file__).parent.parent
 
 def keep(folder: RunFolder, answers: Sequence[tuple[str, str]]) -> None:
     """Keep the (question, answer) pairs of a finished run."""
+    if len(answers) < FEWEST:
+        return
     with contextlib.suppress(OSError, QkvError):
         path = _place(folder)
         path.parent.mkdir(parents=True, exist_ok=True)

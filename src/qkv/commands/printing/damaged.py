@@ -17,7 +17,7 @@ def told(run: "Run", *, quietly: bool = False, shown: str = "What follows") -> l
     """
     found = run.damage()
     for one in () if quietly else found:
-        print(f"Damaged file: {screen.shown(one.sentence)}.")
+        print(f"Not whole: {screen.shown(one.sentence)}.")
     if found and not quietly:
-        print(f"{shown} comes from the intact files of this run.\n")
+        print(f"{shown} comes from the files of this run that are whole.\n")
     return [vars(one) for one in found]

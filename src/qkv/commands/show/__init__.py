@@ -29,6 +29,7 @@ from qkv.commands.arguments import add_json, add_run, one_of, step_or_span
 from qkv.commands.printing import damaged, screen
 from qkv.commands.show import first_screen
 from qkv.errors import UserError
+from qkv.folder.kept_answers import FEWEST
 
 __all__ = ["configure", "run"]
 
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         shown = overview.look(loaded, measure, at, with_answers=args.all or args.json or not args.measure)
     if args.text is not None:
         shown = said(loaded, shown, whens, steps)
-    if is_first and isinstance(shown, overview.RunShown) and shown.answers:
+    if is_first and isinstance(shown, overview.RunShown) and len(shown.answers) >= FEWEST:
         first_screen.print_screen(args.run, loaded.folder, shown.in_short())
     elif args.json:
         screen.print_json(shown.as_json() | {"damaged": harm})
