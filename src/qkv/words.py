@@ -15,7 +15,6 @@ __all__ = [
     "between",
     "clock",
     "decimals",
-    "duration",
     "figure",
     "listed",
     "many",
@@ -188,17 +187,11 @@ def megabytes(n_bytes: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """`42 s`, `3 min 05 s`, `2 h 07 min`: time that is left, on a line that is written again and again."""
+    """`42 s`, `3 min 05 s`, `2 h 07 min`, `3 d 04 h`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     minutes, hours = whole // 60, whole // 3600
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24:02d} h"
     return f"{minutes} min {whole % 60:02d} s" if not hours else f"{hours} h {whole % 3600 // 60:02d} min"
-
-
-def duration(seconds: float) -> str:
-    """`42 seconds`, `3.5 minutes`, `2.1 days`: an estimate in a sentence."""
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from qkv.commands import train
 from qkv.commands.arguments import add_json, positive
 from qkv.commands.printing import screen
-from qkv.words import duration, many, number
+from qkv.words import clock, many, number
 
 if TYPE_CHECKING:
     from qkv.recipe.forecast import Forecast
@@ -65,7 +65,7 @@ def _sentences(found: "Forecast") -> list[str]:
     return [
         f"One update takes about {found.update_seconds:.2g} s ({found.rate}){sums}.",
         f"It takes {number(found.flop / 1e9)} GFLOP of matrix products.",
-        f"{many(found.updates, 'update')} over {many(found.tokens, 'position')} take about {duration(found.seconds)},"
+        f"{many(found.updates, 'update')} over {many(found.tokens, 'position')} take about {clock(found.seconds)},"
         " without validation and instruments.",
         *([found.note] if found.note else []),
     ]

@@ -28,17 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from qkv.commands import processes
-from qkv.commands.arguments import (
-    a_run,
-    a_source,
-    add_json,
-    one_of,
-    positive,
-    settings,
-    split_changes,
-    usually,
-    whole,
-)
+from qkv.commands.arguments import a_run, a_source, add_json, one_of, positive, split_changes, usually, whole
+from qkv.commands.arguments import settings as read_settings
 from qkv.config import load_toml
 from qkv.errors import QkvError
 
@@ -175,7 +166,7 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     apart = ("source", "json", "typed")
     given = {name: value for name, value in vars(args).items() if value is not None and name not in apart}
     if args.set:
-        given["set"] = settings(args.set)
+        given["set"] = read_settings(args.set)
     if args.change:
         given["change"] = split_changes(args.change)
     return given

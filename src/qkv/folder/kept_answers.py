@@ -17,7 +17,7 @@ from qkv.folder.run_folder import RunFolder, write_atomically
 __all__ = ["FEWEST", "keep", "kept"]
 
 FEWEST = 3
-"""With fewer answers, as of an imported model, the tables are shown at once and nothing is kept."""
+"""With fewer answers, as of an imported model, the tables are shown at once."""
 MOST = 200
 """Runs of which answers are kept; the oldest give way."""
 _PACKAGE = Path(__file__).parent.parent

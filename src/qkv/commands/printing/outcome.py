@@ -13,7 +13,7 @@ from qkv.words import figure, many
 
 if TYPE_CHECKING:
     from qkv.api import Run
-    from qkv.tasks import Standing, Task
+    from qkv.tasks import Task
     from qkv.telemetry import Sample
 
 __all__ = ["loss_rows", "print_outcome"]
@@ -25,8 +25,6 @@ _STOPPED = {
     "budget": "the validation loss had stopped falling",
     "watched": "it was watched in a program of its own",
 }
-_LESS_NGRAM = "loss_less_ngram"
-"""The fact of a run that holds its loss minus that of the best n-gram, with its interval."""
 _LONGEST_SAMPLE = 300
 _SHORT_EXAMPLE = 80
 
@@ -34,13 +32,13 @@ _SHORT_EXAMPLE = 80
 def print_outcome(run: "Run") -> None:
     """The end of a training, for a person."""
     with run.recorded() as telemetry:
-        summary = {**run.summary, _LESS_NGRAM: telemetry.fact(_LESS_NGRAM)}
         answer = loss(Evidence(run.path, telemetry))
+    summary = run.summary
     print()
     if summary.get("val_loss") is not None:
         metric = run.task.metric.replace("_", " ")
         title = "validation" if run.task.judged else "validation loss"
-        heads, rows = [title, f"nats per {run.task.target}", metric, ""], loss_rows(summary, run.task)
+        heads, rows = [title, f"nats per {run.task.target}", metric], loss_rows(summary, run.task)
         filled = [i for i, _ in enumerate(heads) if any(row[i] for row in rows)]
         screen.print_table([heads[i] for i in filled], [[row[i] for i in filled] for row in rows])
         if answer is not None:
@@ -79,13 +77,11 @@ def _next(run: "Run", samples: "list[Sample]", *, has_report: bool) -> str:
     return "\n       ".join(lines)
 
 
-def loss_rows(summary: JsonMapping, task: "Task") -> list[tuple[str, str, str, str]]:
-    """The run among the baselines, worst first: name, nats per target, the task's metric, whether the run beats it."""
+def loss_rows(summary: JsonMapping, task: "Task") -> list[tuple[str, str, str]]:
+    """The run among the baselines, worst first: name, nats per target, the task's metric."""
     own = _Figures("this model", summary["val_loss"], summary.get(task.metric))
-    others = _baselines(summary, task)
-    rows = [(own, ""), *((other, _MARKS[_stands(summary, other, task)]) for other in others)]
-    rows.sort(key=lambda row: row[0].rank(task))
-    return [(row.name, _or_empty(row.nats), _or_empty(row.metric), mark) for row, mark in rows]
+    rows = sorted([own, *_baselines(summary, task)], key=lambda row: row.rank(task))
+    return [(row.name, _or_empty(row.nats), _or_empty(row.metric)) for row in rows]
 
 
 class _Figures(NamedTuple):
@@ -100,24 +96,6 @@ class _Figures(NamedTuple):
         if task.judged and self.metric is not None:
             return self.metric if task.higher_is_better else -self.metric
         return -float("inf") if self.nats is None else -self.nats
-
-
-_MARKS: "dict[Standing, str]" = {"better": "beaten", "level": "no clear difference", "worse": "not beaten"}
-
-
-def _stands(summary: JsonMapping, other: _Figures, task: "Task") -> "Standing":
-    """How the run stands beside a baseline: by the metric and its interval where the task is judged by one."""
-    from qkv.tasks import standing
-
-    own = summary.get(task.metric)
-    if task.judged and own is not None and other.metric is not None:
-        interval = summary.get(f"{task.metric}_interval")
-        return standing(own, interval, other.metric, higher_is_better=task.higher_is_better)
-    if other.name.startswith("best n-gram") and (less := summary.get(_LESS_NGRAM)):
-        return standing(less["difference"], (less["low"], less["high"]), 0.0, higher_is_better=False)
-    return standing(
-        summary["val_loss"], None, float("inf") if other.nats is None else other.nats, higher_is_better=False
-    )
 
 
 def _baselines(summary: JsonMapping, task: "Task") -> list[_Figures]:

@@ -4,6 +4,7 @@ The answers of a finished run are kept outside it when they are read (at the end
 that this screen needs neither torch nor NumPy. They are kept by the run's own hashes and by the code that words them.
 """
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -68,17 +69,13 @@ def print_screen(path: str, folder: RunFolder, answers: Sequence[tuple[str, str]
 
 def _about(folder: RunFolder) -> str:
     """Which run it is: its task, preset, size and length, as far as these are known."""
-    try:
+    settings, summary = {}, {}
+    with contextlib.suppress(QkvError, OSError):
         check_file(folder.config)
-        settings, summary = load_toml(folder.config), {}
+        settings = load_toml(folder.config)
         summary = folder.read_manifest().get("summary") or {}
-    except (QkvError, OSError):
-        settings, summary = {}, {}
-    parts = [
-        f"task {settings['task']}" if settings.get("task") else "",
-        f"preset {settings['preset']}" if settings.get("preset") else "",
-        f"{short(summary['parameters'])} parameters" if summary.get("parameters") else "",
-        many(summary["steps"], "step") if summary.get("steps") else "",
-        f"{clock(summary['train_seconds'])} of training" if summary.get("train_seconds") else "",
-    ]
-    return f"{folder.path.resolve().name}: {', '.join(part for part in parts if part) or 'a run'}"
+    parts = [f"{name} {settings[name]}" for name in ("task", "preset") if settings.get(name)]
+    parts += [f"{short(summary['parameters'])} parameters"] if summary.get("parameters") else []
+    if summary.get("steps"):
+        parts.append(f"{many(summary['steps'], 'step')} in {clock(summary['train_seconds'])}")
+    return f"{folder.path.resolve().name}: {', '.join(parts) or 'a run'}"
