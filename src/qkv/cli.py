@@ -86,6 +86,7 @@ class Parser(argparse.ArgumentParser):
         """
         end = argv.index("--") if "--" in argv else len(argv)
         args, rest = self.parse_known_intermixed_args([*argv[:end], *(_PLAIN + word for word in argv[end + 1 :])])
+        places = [value for value in vars(args).values() if hasattr(value, "check") and value[:1] != _PLAIN]
         for name, value in vars(args).items():
             if isinstance(value, str | list):
                 setattr(args, name, _as_typed(value) if isinstance(value, str) else [*map(_as_typed, value)])
@@ -99,6 +100,8 @@ class Parser(argparse.ArgumentParser):
                 self.error(unknown_setting("option", option, self._option_string_actions, 2) + file)
         if rest:
             self.error(f"{_as_typed(rest[0])!r} is one argument too many")
+        for place in places:
+            place.check()
         return args
 
 

@@ -106,20 +106,22 @@ def usually(*options: str) -> Words:
     return Words(options, False)
 
 
-def a_run(text: str) -> str:
-    """The folder of a run, or one of Hugging Face; raises RunFolderError for another, before anything is loaded."""
-    path = Path(text.lstrip("\0"))  # put there by the command line, before a word behind `--`
-    if not (path / "config.json").is_file():
-        RunFolder.open(path)
-    return text
+class a_run(str):  # noqa: N801 - named as the other kinds of values
+    """The folder of a run, or one of Hugging Face."""
+
+    def check(self) -> None:
+        """Raises RunFolderError for another folder, before anything is loaded."""
+        if not (Path(self) / "config.json").is_file():
+            RunFolder.open(self)
 
 
-def a_source(text: str) -> str:
-    """Data to read; raises SourceError for a path that is not there. Names with a colon are left to their reader."""
-    path = Path(text.lstrip("\0"))
-    if text and ":" not in text and not path.exists():
-        raise missing_file(path)
-    return text
+class a_source(str):  # noqa: N801
+    """Data to read. Names with a colon are left to their reader."""
+
+    def check(self) -> None:
+        """Raises SourceError for a path that is not there."""
+        if self and ":" not in self and not Path(self).exists():
+            raise missing_file(self)
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:

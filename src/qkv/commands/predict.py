@@ -72,7 +72,7 @@ def _no_meaning(name: str, task: "Task") -> str:
     """What is said of an option that predictions of the task do not go by."""
     known = " or ".join(_option(one) for one in task.predict_options)
     return (
-        f"{_option(name)} does not apply to a run of the task {task.name}, whose predictions take"
+        f"{_option(name)} has no meaning for a run of the task {task.name}, whose predictions go by"
         f" {known or 'no option'}; leave it out"
     )
 
