@@ -66,6 +66,8 @@ class Parser(argparse.ArgumentParser):
         )
         self.setting_named: Callable[[str], str] = lambda option: ""
         """The setting that a command takes by --set and that was typed as an option; empty where there is none."""
+        self.places: list = []
+        """Runs and data among the values that were read, to be looked for before the command begins."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         message = re.sub(r"^argument ", "", message)
@@ -87,6 +89,7 @@ class Parser(argparse.ArgumentParser):
         """
         end = argv.index("--") if "--" in argv else len(argv)
         args, rest = self.parse_known_intermixed_args([*argv[:end], *(_PLAIN + word for word in argv[end + 1 :])])
+        self.places = [value for value in vars(args).values() if hasattr(value, "check") and value[:1] != _PLAIN]
         for name, value in vars(args).items():
             if isinstance(value, str | list):
                 setattr(args, name, _as_typed(value) if isinstance(value, str) else [*map(_as_typed, value)])
@@ -219,6 +222,8 @@ def _dispatch(argv: list[str]) -> int:
         parser.print_help()
         return 0
     args = parser.read(argv[1:])
+    for place in parser.places:
+        place.check()
     args.typed = tuple(argv)
     return importlib.import_module(f"qkv.commands.{argv[0]}").run(args)
 

@@ -2,7 +2,7 @@
 
 What a person reads (answers, reports, verdicts, tables, progress, messages) is written by these functions, so that a
 rule of spelling is changed in one place. JSON holds numbers whole and does not come here. Any module may use this one,
-which imports `math` alone.
+which imports none of ours.
 """
 
 import math
@@ -11,9 +11,10 @@ from collections.abc import Sequence
 __all__ = [
     "COUNTED",
     "amount",
+    "as_good_as",
+    "between",
     "clock",
     "decimals",
-    "duration",
     "figure",
     "listed",
     "many",
@@ -21,11 +22,17 @@ __all__ = [
     "number",
     "percent",
     "plural",
+    "relative",
     "short",
+    "signed",
     "some",
+    "stands",
 ]
 
 EN_DASH, EM_DASH = "\u2013", "\u2014"
+
+SMALL = 1e-4
+"""What is closer to 0 than this is called about 0, or under 0.01%."""
 
 COUNTED = ("steps",)
 """Units that come in whole numbers, and are told in whole numbers (`static/study.js` too)."""
@@ -34,13 +41,33 @@ COUNTED = ("steps",)
 # numbers
 
 
-def number(value: float | None) -> str:
-    """In a sentence: three significant digits; a dash where undefined."""
+def number(value: float | None, digits: int = 2) -> str:
+    """In a sentence: so many significant digits, never an exponent; a dash where undefined. Losses are given with 3."""
     if value is None or not math.isfinite(value):
         return EN_DASH
     if value == 0:
         return "0"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+    if abs(value) < SMALL:
+        return "about 0"
+    places = digits - 1 - math.floor(math.log10(abs(float(f"{value:.{digits}g}"))))
+    return f"{value:,.{max(0, places)}f}"
+
+
+def signed(value: float) -> str:
+    """A difference in a sentence: `+0.14`, `-59`."""
+    return ("+" if value > 0 and abs(value) >= SMALL else "") + number(value)
+
+
+def between(low: float, high: float) -> str:
+    """A 95% interval of a difference, to be put in parentheses."""
+    return f"95% interval {signed(low)} to {signed(high)}"
+
+
+def relative(value: float, to: str = "") -> str:
+    """A size relative to another: `38% of its initial norm`, `4.4 times its initial norm`; the number alone without."""
+    if abs(value) < 0.995:
+        return percent(value) + (f" of {to}" if to else "")
+    return f"{number(value)} times" + (f" {to}" if to else "")
 
 
 def figure(value: float | None) -> str:
@@ -90,17 +117,41 @@ def amount(value: float | None, signed: bool = True, unit: str = "") -> str:
 
 def percent(share: float) -> str:
     """A share as a percentage, of two significant digits where it is below ten; 100 is a whole alone, to rounding."""
+    if 0 < abs(share) < SMALL:
+        return "under 0.01%"
     if abs(share) < 0.0995:
-        return f"{100 * share:.2g} %"
+        return f"{100 * share:.2g}%"
     places = 0
     while abs(round(100 * share, places)) == 100 and abs(abs(share) - 1) > 1e-6:
         places += 1
-    return f"{100 * share:,.{places}f} %"
+    return f"{100 * share:,.{places}f}%"
 
 
 def short(value: float) -> str:
     """`1.2M`, `34k`, `910`."""
     return f"{value / 1e6:.1f}M" if value >= 1e6 else f"{value / 1e3:.0f}k" if value >= 1e4 else f"{value:.0f}"
+
+
+# comparisons
+
+
+def as_good_as(name: str, size: str, low: float, high: float, *, close: float, unit: str) -> str:
+    """What is said of `name`, whose figure is `size`, where the 95% interval of the difference, [low, high], holds 0.
+
+    Equivalent where the interval lies within `close` of 0, else undecided; all three are in `unit`.
+    """
+    within = max(abs(low), abs(high))
+    if within <= close:
+        return f"about as good as {name} ({size}), within \u00b1{number(within)} {unit}"
+    return f"neither clearly better nor worse than {name} ({size}; {signed(low)} to {signed(high)} {unit})"
+
+
+def stands(better: Sequence[str], level: Sequence[str], worse: Sequence[str]) -> str:
+    """`better than a and b, but worse than c`; `level` holds what `as_good_as` says. Empty where all are."""
+    parts = [f"better than {listed(better)}"] if better else []
+    parts += [f"{'and ' if parts else ''}{words}" for words in level]
+    parts += [f"{'but ' if parts else ''}worse than {listed(worse)}"] if worse else []
+    return ", ".join(parts)
 
 
 # counts and lists
@@ -136,17 +187,11 @@ def megabytes(n_bytes: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """`42 s`, `3 min 05 s`, `2 h 07 min`: time that is left, on a line that is written again and again."""
+    """`42 s`, `3 min 05 s`, `2 h 07 min`, `3 d 04 h`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     minutes, hours = whole // 60, whole // 3600
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24:02d} h"
     return f"{minutes} min {whole % 60:02d} s" if not hours else f"{hours} h {whole % 3600 // 60:02d} min"
-
-
-def duration(seconds: float) -> str:
-    """`42 seconds`, `3.5 minutes`, `2.1 days`: an estimate in a sentence."""
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"

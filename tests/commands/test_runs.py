@@ -202,7 +202,7 @@ def test_embed_gives_pooled_or_token_vectors_of_a_layer(runs, capsys):
 
 
 def test_show_opens_with_answers_then_every_matrix(runs, capsys):
-    out = said(capsys, "show", runs[0])
+    out = said(capsys, "show", runs[0], "--all")
     assert out.index("?") < out.index("drift at step")
     for address in ("W_E", "L0.W_Q", "L1.W_out", "norm_f.gain", "W_U"):
         assert re.search(rf"^{re.escape(address)} ", out, flags=re.M)
@@ -224,7 +224,7 @@ def test_show_a_matrix_has_its_measures_and_every_weight(runs, capsys):
 
 def test_show_a_token_row_before_and_after_with_neighbours(runs, capsys):
     out = said(capsys, "show", runs[0], "W_E[t]")
-    assert "before" in out and "after" in out and "Nearest rows" in out and "stands" in out
+    assert "before" in out and "after" in out and "Nearest rows" in out and "it occurs" in out
     row = json.loads(said(capsys, "show", runs[0], "W_E[t]", "--json"))
     assert len(row["before"]) == len(row["after"]) == 32 and row["drift"] > 0
     assert row["neighbours"]["after"][0]["token"]
@@ -241,7 +241,7 @@ def test_show_text_gives_every_head_and_one_activation(runs, capsys):
     shown = json.loads(said(capsys, "show", runs[0], "--text", "the cat", "--json"))
     assert len(shown["tokens"]) == 7 and len(shown["heads"]) == 4
     assert all(sum(row) == pytest.approx(1, abs=1e-5) for head in shown["heads"] for row in head["pattern"])
-    assert "even attention" in said(capsys, "show", runs[0], "--text", "the cat")
+    assert "uniform attention" in said(capsys, "show", runs[0], "--text", "the cat")
     assert "query" in said(capsys, "show", runs[0], "L1.H0.pattern", "--text", "the cat")
     q = json.loads(said(capsys, "show", runs[0], "L0.H1.q", "--text", "the cat", "--json"))
     assert (len(q["values"]), len(q["values"][0])) == (7, 16)
@@ -275,7 +275,9 @@ def test_a_wrong_question_to_show_says_what_to_ask(runs, words, part, capsys):
 
 def test_step_says_what_would_move_and_what_it_buys(runs, capsys):
     out = said(capsys, "step", runs[0], "the cat sees a dog at home")
-    assert "to first order" in out and "cosine with -g" in out and "L0.resid_pre" in out and "rows pulled at" in out
+    assert (
+        "first-order estimate" in out and "cosine with -g" in out and "L0.resid_pre" in out and "rows pulled at" in out
+    )
     found = json.loads(said(capsys, "step", runs[0], "the cat sees a dog", "--on", "L0.H1.W_[QK],W_E[t]", "--json"))
     assert {part["address"] for part in found["parts"]} == {"L0.H1.W_Q", "L0.H1.W_K", "W_E[t]"}
     assert found["descent"]["first_order"] == pytest.approx(-1e-3, rel=1e-9)
@@ -328,13 +330,13 @@ def test_layers_are_measured_over_a_validation_text_shorter_than_the_context(sma
 def test_a_run_with_a_ledger_says_which_matrix_earned_the_loss(small_text, tmp_path, capsys):
     words = ["--steps", 6, "--set", "ledger.every=1,ledger.windows=2", "--out", tmp_path / "r", "--no-report"]
     said(capsys, "train", small_text, *SMALL, *words)
-    out = said(capsys, "show", tmp_path / "r")
-    assert "Which matrices earned the loss?" in out and "account for it but for" in out
+    out = said(capsys, "show", tmp_path / "r", "--all")
+    assert "Which matrices lowered the loss?" in out and "account for it to within" in out
     rows = json.loads(said(capsys, "show", tmp_path / "r", "W_E", "--json"))
     earned = rows["measures"]["earned"]["value"]
     assert len(earned) == 6 and sum(rows["rows"]["earned"]) == pytest.approx(sum(earned), rel=1e-6)
     assert "earned, nats" in said(capsys, "show", tmp_path / "r", "W_U")
-    assert "changed the loss of the ledger" in said(capsys, "show", tmp_path / "r", "W_E[t]")
+    assert "changed the loss of the probe batch" in said(capsys, "show", tmp_path / "r", "W_E[t]")
 
 
 def test_embed_measures_every_layer_beside_its_baselines(runs, capsys):
@@ -352,7 +354,7 @@ def test_show_text_has_the_lens_and_a_row_its_history(runs, capsys):
     assert [layer["address"] for layer in shown["logit_lens"]] == ["embed", "L0.resid_post", "L1.resid_post"]
     assert shown["logit_lens"][-1]["kl"] == pytest.approx(0, abs=1e-12)
     shown = said(capsys, "show", runs[0], "--text", "the cat")
-    assert "Logit lens" in shown and "at 'a', token 6 of 7, likeliest first" in shown, "the last is asked for, not read"
+    assert "Logit lens" in shown and "at 'a', token 6 of 7." in shown, "the last is asked for, not read"
     row = json.loads(said(capsys, "show", runs[0], "W_E[t]", "--json"))
     assert [moment["step"] for moment in row["history"]] == [0, 8, 12]
     assert row["history"][-1]["drift"] == pytest.approx(row["drift"]) and row["earned"] is None

@@ -34,7 +34,7 @@ def test_of_a_step_that_was_not_kept_the_nearest_is_shown_and_named(run, address
         shown(capsys, "show", run.path, address, "--at", 11),
         shown(capsys, "show", run.path, address, "--at", 8),
     )
-    assert near["asked"] == 11 and near["step"] == 8 and "No weights were kept of step 11" in near["note"]
+    assert near["asked"] == 11 and near["step"] == 8 and "The weights of step 11 were not kept" in near["note"]
     assert "0, 8, 16, 20" in near["note"] and "note" not in exact
     for name in ("norm", "singular_values", "after"):
         assert near.get(name) == exact.get(name)
@@ -42,7 +42,7 @@ def test_of_a_step_that_was_not_kept_the_nearest_is_shown_and_named(run, address
         taken = 8 if address.endswith("QK") else 11
         assert max(near["measures"]["drift"]["step"]) == taken, "measures are those up to the step that was asked for"
     assert cli.main(["show", str(run.path), address, "--at", "11"]) == 0
-    assert capsys.readouterr().out.startswith("No weights were kept of step 11; the nearest are those of step 8")
+    assert capsys.readouterr().out.startswith("The weights of step 11 were not kept; those of step 8 are shown instead")
 
 
 def test_of_a_text_too_the_nearest_is_shown_and_named(run, capsys):
@@ -50,12 +50,13 @@ def test_of_a_text_too_the_nearest_is_shown_and_named(run, capsys):
     for address in ((), ("L0.H1.pattern",), ("L0.x",)):
         near, exact = (shown(capsys, *words, *address, "--at", at) for at in (11, 8))
         assert (
-            "No weights were kept of step 11; the nearest are those of step 8" in near["note"] and "note" not in exact
+            "The weights of step 11 were not kept; those of step 8 are shown instead" in near["note"]
+            and "note" not in exact
         )
         assert {name: near[name] for name in exact} == exact and (near["asked"], near["step"]) == (11, 8)
     near, exact = (shown(capsys, *words, "--at", at) for at in ("0..19", "0..20"))
     assert near["products"] == exact["products"] and (near["asked"], near["step"]) == ([0, 19], [0, 20])
-    assert "of step 19; the nearest are those of step 20" in near["note"] and "step 0" not in near["note"]
+    assert "of step 19 were not kept; those of step 20 are" in near["note"] and "step 0" not in near["note"]
     assert cli.main(["show", str(run.path), "--text", "the cat", "--at", "7..9"]) == 2
     assert "kept one set of weights near steps 7 and 9; kept: 0, 8, 16, 20" in capsys.readouterr().err
     assert cli.main(["show", str(run.path), "--text", "the cat", "--at", "0..21"]) == 2
@@ -67,14 +68,14 @@ def test_answers_of_the_whole_run_are_not_those_of_a_step(run, capsys):
     assert whole["answers"] and then["answers"] == [] and then["asked"] == 8
     assert {row["step"] for row in then["matrices"].values()} == {8}
     assert cli.main(["show", str(run.path), "--at", "8"]) == 0
-    assert capsys.readouterr().out.startswith("The answers are of the whole run (qkv show without --at)")
+    assert capsys.readouterr().out.startswith("Last measured up to step 8. The answers cover the whole run")
 
 
 def test_a_step_beyond_the_last_is_a_mistake(run, capsys):
     assert cli.main(["show", str(run.path), "L0.H1.QK", "--at", "21"]) == 2
     assert "kept no weights of step 21; steps with weights: 0, 8, 16, 20" in capsys.readouterr().err
     assert cli.main(["show", str(run.path), "--at", "21"]) == 2
-    assert "has no step 21: what it recorded reaches step 20" in capsys.readouterr().err
+    assert "has no step 21: its last recorded step is 20" in capsys.readouterr().err
 
 
 def test_the_picture_of_a_circuit_is_that_of_its_product(run):

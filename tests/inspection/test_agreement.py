@@ -40,8 +40,8 @@ def test_what_passes_through_the_model_give_is_compared(made, claim, agrees):
         store.set_fact("agreement", {claim.contrast: here})
     found = check(made, claim.contrast)
     assert (found.verdict, found.here) == ("agrees" if agrees else "differs", here)
-    assert found.sentence.startswith(f"{found.verdict.capitalize()}: {claim.words} ({claim.study}): here ")
-    assert "95 % interval" in found.sentence
+    assert found.sentence.startswith(f"{found.verdict.capitalize()}: {claim.words} ({claim.study}). Here ")
+    assert "95% interval" in found.sentence
 
 
 def with_movement(made, when):
@@ -65,7 +65,7 @@ def test_the_order_in_which_matrices_move(made, when, verdict, sign):
     found = check(with_movement(made, when), "half way QK - VO (trained)")
     late, early = (np.sqrt(a * b) for a, b in ((32, 64), (8, 16)))  # halfway, by the logarithm of the step
     assert found.verdict == verdict and found.here == pytest.approx(sign * (late - early))
-    assert f"here {found.here:+.0f}, there {found.there:+.0f} steps" in found.sentence
+    assert f"Here {found.here:+.0f}, there {found.there:+.0f} steps" in found.sentence
 
 
 def test_a_run_in_which_v_and_o_did_not_move_has_no_order(made):
@@ -134,8 +134,8 @@ def test_a_run_says_at_its_end_what_it_agrees_with(run):
     compared = [c for c in found if c.here is not None]
     differs = sum(c.verdict == "differs" for c in compared)
     assert len(compared) >= 6 and set(kept) == {claim.contrast for claim in CLAIMS if claim.passed}
-    assert f"{len(compared) - differs} of {len(compared)} headlines" in told.sentence
-    assert all(c.sentence in told.more for c in found)
+    assert f"{len(compared) - differs} of the {len(compared)} study results" in told.sentence
+    assert all(any(line.startswith(c.sentence) for line in told.more) for c in found)
     assert "optimizer (" not in told.more[-1], "the textbook recipe is that of the studies"
 
 
@@ -163,11 +163,11 @@ def test_passes_are_those_of_the_models_at_both_ends(run):
     [
         (
             '[training.optimizer]\nkind = "muon"\nweight_decay = 0.1\n[model.layout]\nstart = "zero_out"\n',
-            ("Muon; there AdamW", "weight decay (0.1; there 0)", "output matrices at 0; there N(0, 0.02)"),
+            ("Muon, there AdamW", "weight decay (0.1, there 0)", "zero output matrices, there N(0, 0.02)"),
         ),
         (
             '[training.optimizer]\nkind = "adamw"\nweight_decay = 0.0\n[model.layout]\nstart = "gpt2"\n',
-            ("optimizer, decay and start are those of the studies",),
+            ("optimizer, weight decay and initialization are those of the studies",),
         ),
     ],
 )
@@ -182,4 +182,6 @@ def test_reasons_name_what_differs_and_no_more(made, config, said):
         told = agreement(evidence)
     assert told is not None and told.sentence.endswith("and differs from 1.")
     assert all(words in told.more[-1] for words in said) and ("there AdamW" in told.more[-1]) == ("muon" in config)
-    assert STUDIES["gradient-path"]["condition"] in told.null
+    whole, _, exception = STUDIES["gradient-path"]["condition"].partition(". Known not to hold in ")
+    assert all(part[1:] in told.null for part in whole.split("; "))
+    assert told.null.endswith(f". Known not to hold in {exception.partition(' (')[0]}.")

@@ -194,9 +194,9 @@ def test_the_answer_says_the_weightiest_first_and_what_the_random_label_control_
     with Telemetry(run.written(arm=NULL_ARM)) as telemetry:
         answer = events(Evidence(tmp_path, telemetry))
     assert answer is not None and answer.sentence.startswith("L1.H1 copies") and "step" in answer.sentence
-    assert answer.address == "L1.H1.pattern" and "2 more heads that came to look at one place" in answer.more[-1]
+    assert answer.address == "L1.H1.pattern" and "also 2 heads that specialized" in answer.more[-1]
     control = "the random-label control (labels shuffled, frequencies kept)"
-    assert answer.null == f"In the 2,000 updates of {control} the same search finds nothing."
+    assert answer.null == f"In the 2,000 updates of {control}, the same search finds nothing."
 
 
 def test_a_run_without_telemetry_of_heads_has_no_events(tmp_path):

@@ -80,7 +80,7 @@ def test_a_run_with_a_share_writes_its_schedule_down_and_trains_the_same_weights
     config = RunConfig.read(out / "config.toml")
     assert config.watch == "3%" and config.watching in LADDER
     assert set(load_toml(out / "config.toml")["watching"]) == {*KINDS, "per_doubling"}
-    assert any(sentence.startswith("Watching for 3 % of the time") for sentence in said)
+    assert any(sentence.startswith("Watching for 3% of the time") for sentence in said)
     with Telemetry(out / "telemetry.sqlite") as telemetry:
         assert telemetry.fact("watch")["level"] == "3%"
         due = [step for step in range(13) if config.watching.wants(step)]

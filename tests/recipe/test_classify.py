@@ -92,16 +92,16 @@ def test_predict_eval_embed_show_report_and_compare_take_it(run, table, tmp_path
     assert "accuracy" in said(capsys, "eval", run.path)
     vectors = json.loads(said(capsys, "embed", run.path, "good film", "--json"))["outputs"][0]["vectors"]
     assert len(next(iter(vectors.values()))) == 16
-    assert "W_cls" in said(capsys, "show", run.path)
+    assert "W_cls" in said(capsys, "show", run.path, "--all")
     assert "film" in said(capsys, "show", run.path, "--text", "a good film")
     assert said(capsys, "show", run.path, "W_cls")
     other = train(table, tmp_path / "other", seed=2)
     assert "W_cls" in said(capsys, "compare", run.path, other.path)
     page = (run.path / "report.html").read_text(encoding="utf-8")
     for words in (
-        "predicts the class of text it has never seen at",
+        "updates to predict the class of text. ",
         "Is it good?",
-        "95 % interval",
+        "95% interval of ",
         "TF-IDF + logistic regression",
         "W_cls",
     ):

@@ -182,7 +182,7 @@ def test_attention_and_activations_of_an_image_are_shown_patch_by_patch(run, bar
 
 
 def test_show_compare_and_report_know_the_run(run, tmp_path, capsys):
-    assert main(["show", str(run.path)]) == 0
+    assert main(["show", str(run.path), "--all"]) == 0
     shown = capsys.readouterr().out
     assert "W_cls" in shown and "one for each value of a patch" in shown and "whose token" not in shown
     assert main(["show", str(run.path), "W_E[4]"]) == 0

@@ -299,10 +299,14 @@ def test_cross_attention_is_shown_as_an_alignment(run, capsys):
     assert main(["show", str(run.path), "dec.L0.cross.H0.pattern", "--text", given, "--json"]) == 0
     one = json.loads(capsys.readouterr().out)
     assert len(one["values"]) == len(one["tokens"]) and len(one["values"][0]) == len(one["keys"])
-    for command in (["show", str(run.path), "--text", given], ["show", str(run.path)], ["report", str(run.path)]):
+    for command in (
+        ["show", str(run.path), "--text", given],
+        ["show", str(run.path), "--all"],
+        ["report", str(run.path)],
+    ):
         assert main(command) == 0
     out = capsys.readouterr().out
-    assert "dec.L0.cross.H1" in out and "looks most at" in out and "dec.L0.cross " in out
+    assert "dec.L0.cross.H1" in out and "attends most to" in out and "dec.L0.cross " in out
     assert main(["show", str(run.path), "--text", "=> the dog"]) == 2
     assert "empty side" in capsys.readouterr().err
 

@@ -118,9 +118,9 @@ def test_shares_without_the_first_token_are_told_as_what_they_are(live):
       return [...said, el.querySelector(".readout").textContent];
     }"""  # what is said of a row, and of its cell left of the diagonal
     page = live()
-    of_cell = "c (2) gives 0.6 of what it leaves for others than the first (0.10) to b (1)"
+    of_cell = "c (2) gives 0.6 of its attention to others than the first (0.10) to b (1)"
     assert page.evaluate(told, [text, 2]) == ["c (2) reads b (1) 0.6, c (2) 0.4", of_cell]
-    little = "d (3) leaves 0.00 for others than the first: too little to tell where it goes"
+    little = "d (3) gives the others only 0.00: too little to compare"
     assert page.evaluate(told, [text, 3]) == [little, little]
 
 

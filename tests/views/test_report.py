@@ -10,12 +10,10 @@ import pytest
 
 from qkv.errors import RunFolderError, UserError
 from qkv.folder.run_folder import RunFolder, link, sha256_of
-from qkv.inspection.answers.loss import among
-from qkv.tasks import find_task
 from qkv.telemetry import Telemetry
 from qkv.views.report.report import read_report, write_report
+from qkv.views.sections.answers import AnswerNote
 from qkv.views.sections.header import head_facts, verdict
-from qkv.views.sections.loss import Baseline, LossSection
 from qkv.views.sections.made import Fact
 
 BAD = "</script><img src=x onerror=alert(1)><!--\u2028 '\"&"
@@ -148,35 +146,12 @@ def test_without_a_null_nothing_stands_in_for_it(make):
     assert report.rows.null_drift is None and report.rows.null_step is None
 
 
-def test_a_judged_run_is_told_by_its_metric_in_title_and_answers_alike():
-    line = Baseline(name="majority", label="the commonest class", meaning="", nats=0.69, bits_per_byte=None)
-    curve = {"train_steps": (), "train": (), "val_steps": (20,), "val": (0.68,), "last": 0.68}
-    loss = LossSection(**curve, best_step=20, best=0.68, baselines=(line,))
-    interval = {"accuracy": 0.52, "accuracy_interval": (0.48, 0.56), "baselines": {"majority": 0.51, "tfidf": 0.82}}
-    words = among(find_task("classify"), interval)
-    said = verdict(loss, "the class of text", 20, "accuracy 0.52", words)
-    assert said == (
-        "After 20 updates this model predicts the class of text it has never seen at 0.680 nats, with accuracy 0.52: "
-        "not significantly better than the commonest class (0.510), worse than TF-IDF + logistic regression (0.820)."
-    )
-
-
-@pytest.mark.parametrize(
-    ("best", "words"),
-    [
-        (3.376, "better than the best n-gram (3.478) and every other counting baseline."),
-        (3.55, "better than the compressor xz (3.617), not as good as the best n-gram (3.478)."),
-        (3.48, "level with the best n-gram (3.478), better than the compressor xz (3.617)."),
-    ],
-)
-def test_the_title_says_where_counting_stands(best, words):
-    lines = tuple(
-        Baseline(name=name, label=name, meaning="", nats=nats, bits_per_byte=None)
-        for name, nats in (("uniform", 7.593), ("bigram", 4.318), ("ngram", 3.478), ("xz", 3.617))
-    )
-    curve = {"train_steps": (), "train": (), "val_steps": (727,), "val": (best,), "last": best}
-    said = verdict(LossSection(**curve, best_step=727, best=best, baselines=lines), "the next token of text", 727)
-    assert said.endswith(f"nats: {words}")
+def test_the_title_holds_the_answer_about_the_loss():
+    answers = (AnswerNote(key="loss", question="Is it good?", sentence="No: accuracy 52%, worse than all."),)
+    said = verdict(answers, "the class of text", 20)
+    assert said == "Trained for 20 updates to predict the class of text. No: accuracy 52%, worse than all."
+    said = verdict((), "the next token of text", None)
+    assert said == "Not trained yet to predict the next token of text. It has no validation loss yet."
 
 
 @pytest.mark.parametrize(("task", "label"), [("image", "images"), ("causal", "text")])

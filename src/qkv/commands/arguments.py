@@ -8,11 +8,15 @@ import argparse
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from qkv.errors import ConfigError, unknown
+from qkv.errors import ConfigError, missing_file, unknown
+from qkv.folder.run_folder import RunFolder
 
 __all__ = [
     "Words",
+    "a_run",
+    "a_source",
     "add_json",
     "add_run",
     "add_weights",
@@ -102,9 +106,27 @@ def usually(*options: str) -> Words:
     return Words(options, False)
 
 
+class a_run(str):  # noqa: N801 - named as the other kinds of values
+    """The folder of a run, or one of Hugging Face."""
+
+    def check(self) -> None:
+        """Raises RunFolderError for another folder, before anything is loaded."""
+        if not (Path(self) / "config.json").is_file():
+            RunFolder.open(self)
+
+
+class a_source(str):  # noqa: N801
+    """Data to read. Names with a colon are left to their reader."""
+
+    def check(self) -> None:
+        """Raises SourceError for a path that is not there."""
+        if self and ":" not in self and not Path(self).exists():
+            raise missing_file(self)
+
+
 def add_run(parser: argparse.ArgumentParser) -> None:
     """The run that a command is about."""
-    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("run", type=a_run, metavar="RUN", help="a run folder")
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,9 @@
-"""What differs between two runs: settings, loss, and every matrix that both have in one shape.
+"""What differs between two runs: settings, loss, and every matrix that both have with the same shape.
 
 The distance of two matrices is |A - B| / sqrt((|A|^2 + |B|^2) / 2): 0 for equal ones, 1.41 for unrelated directions. It
-speaks of this parametrisation: between two seeds a head may hold the same map in another basis, so there only the norms
-of the circuits QK and OV are given beside it.
+depends on the basis: with another seed, a head may compute the same map in another basis. So for circuits (QK and OV)
+only the norms are compared. Runs with different tokenizers are compared in bits per byte, and without matrices whose
+rows are tokens.
 
 Example:
   qkv compare runs/my-1 runs/my-2
@@ -13,7 +14,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import add_json, add_weights
+from qkv.commands.arguments import a_run, add_json, add_weights
 from qkv.commands.printing import damaged, screen
 from qkv.config import flat
 from qkv.errors import DamagedFileError
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "run"]
 
+_OF_TOKENS = ("W_E", "W_U", "b_U")
+"""Matrices whose rows or columns are tokens."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("a", metavar="RUN", help="a run folder")
-    parser.add_argument("b", metavar="RUN", help="another run folder")
+    parser.add_argument("a", type=a_run, metavar="RUN", help="a run folder")
+    parser.add_argument("b", type=a_run, metavar="RUN", help="another run folder")
     add_weights(parser)
     add_json(parser)
 
@@ -43,11 +47,14 @@ def run(args: argparse.Namespace) -> int:
 
     a, b = api.load(args.a, weights=args.weights), api.load(args.b, weights=args.weights)
     harm = [damaged.told(run, quietly=args.json) for run in ((a,) if a.path == b.path else (a, b))]
+    vocabularies_differ = _vocabulary(a) != _vocabulary(b)
     matrices, circuits, unread = _weights(a, b)
+    if vocabularies_differ:
+        matrices = [row for row in matrices if row["address"].rpartition(".")[2] not in _OF_TOKENS]
     found = {
         "runs": [str(a.path), str(b.path)],
         "settings": _settings(a, b),
-        "figures": _figures(a, b),
+        "figures": _figures(a, b, vocabularies_differ),
         "matrices": matrices,
         "circuits": circuits,
         "cautions": [*unread, *_cautions(a, b)],
@@ -91,17 +98,10 @@ def _settings(a: "Run", b: "Run") -> dict[str, list[object]]:
     return {path: [left.get(path), right.get(path)] for path in {**left, **right} if left.get(path) != right.get(path)}
 
 
-def _figures(a: "Run", b: "Run") -> dict[str, list[object]]:
-    names = (
-        "val_loss",
-        "bits_per_byte",
-        "last_val_loss",
-        "best_step",
-        "steps",
-        "tokens",
-        "train_seconds",
-        "parameters",
-    )
+def _figures(a: "Run", b: "Run", vocabularies_differ: bool) -> dict[str, list[object]]:
+    """Figures of both; without losses per token where tokens are not the same."""
+    names = ["bits_per_byte", "best_step", "steps", "tokens", "train_seconds", "parameters"]
+    names = names if vocabularies_differ else ["val_loss", "last_val_loss", *names]
     return {name: [a.summary.get(name), b.summary.get(name)] for name in names}
 
 
@@ -175,18 +175,22 @@ def _cautions(a: "Run", b: "Run") -> list[str]:
     cautions = []
     if a.config.seed != b.config.seed:
         cautions.append(
-            f"The seeds differ ({a.config.seed} and {b.config.seed}): the two began from different random matrices. A "
-            "distance near 1.41 is what unrelated starts give, not something training did. Compare circuits and losses."
+            f"The seeds differ ({a.config.seed} and {b.config.seed}), so the two began with different matrices. A"
+            " distance near 1.41 comes from that, not from training: compare circuits and losses."
         )
-    words = [None if run.namer is None else run.namer.vocabulary for run in (a, b)]
-    if words[0] != words[1]:
+    if _vocabulary(a) != _vocabulary(b):
         cautions.append(
-            "The vocabularies differ: row t of W_E names another token in each, and losses in nats per token count "
-            "other tokens. Compare bits per byte."
+            "The tokenizers differ, so rows of W_E and losses per token are of different tokens and not compared."
+            " Bits per byte are comparable on the same text."
         )
     if _data(a) != _data(b) and not (a.config.imported or b.config.imported):
-        cautions.append("They were trained and scored on different texts, so their losses do not compare.")
+        cautions.append("The two were trained and validated on different texts, so their losses are not comparable.")
     return cautions
+
+
+def _vocabulary(run: "Run") -> object:
+    """What tells whether the tokens of two runs are the same."""
+    return None if run.namer is None else run.namer.vocabulary
 
 
 def _data(run: "Run") -> str:

@@ -21,6 +21,7 @@ from qkv.commands.arguments import add_json
 from qkv.commands.printing import screen
 from qkv.installing import install
 from qkv.jsontypes import JsonObject
+from qkv.words import number
 
 if TYPE_CHECKING:
     import torch
@@ -65,18 +66,18 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         screen.print_json(found)
         return 0
-    speeds = ", ".join(f"{name} {speed:.0f} GFLOP/s" for name, speed in found["product_gflops"].items())
+    speeds = ", ".join(f"{name} {number(speed)} GFLOP/s" for name, speed in found["product_gflops"].items())
     cache = found["cache"]
     rows = [
         ("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items())),
         ("system", found["system"]),
         (
             "processor",
-            f"{found['processor']['name']}; {' '.join(found['processor']['flags']) or 'no wide units named'}",
+            f"{found['processor']['name']}; {' '.join(found['processor']['flags']) or 'no vector units reported'}",
         ),
         ("threads", f"{found['threads']} of {found['cores']} cores"),
-        ("passes", found["passes"]),
-        ("precision", f"{found['precision']} is chosen by --precision auto; 512 x 512 products: {speeds}"),
+        ("kernels", found["passes"]),
+        ("precision", f"--precision auto chooses {found['precision']}; a 512 x 512 product: {speeds}"),
         ("devices", ", ".join(found["devices"])),
         (
             "cache",
@@ -100,17 +101,18 @@ def _native(precision: str) -> str:
 
     machine = resolve("cpu", precision)
     if is_slower_natively(machine):
-        return f"torch's operators: compiled ones make no training faster here in {precision}"
+        return f"torch's own, which are as fast here in {precision} as the compiled ones"
     with elementwise.using(True):
         tiles = elementwise.tiles_for(torch.zeros(1, dtype=torch.bfloat16)) is not None
     kernels = dataclasses.asdict(machine.kernels) if machine.kernels else {}
     ours = [
         name if limit == elementwise.ANY_SIZE else f"{name} up to {limit:,}" for name, limit in kernels.items() if limit
     ]
+    tiled = ", with tiles for bfloat16" if tiles else ""
+    if not ours:
+        return f"compiled on first use{tiled}; torch's products and attention are faster here in {precision}"
     return (
-        f"native, compiled once{', and tiles for bfloat16' if tiles else ''}; measured once, in {precision}:"
-        f" {', '.join(ours) or 'none'} of products (numbers of a matrix) and attention (of a head's keys) are faster"
-        " compiled, and torch's the others"
+        f"compiled on first use{tiled}; faster than torch's in {precision}, by numbers in a matrix: {', '.join(ours)}"
     )
 
 
@@ -128,7 +130,7 @@ def _computing() -> JsonObject:
     return {
         "threads": machine.threads,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "passes": f"torch's operators: {why}" if (why := native.why_not("passes")) else _native(machine.precision),
+        "passes": f"torch's own ({why})" if (why := native.why_not("passes")) else _native(machine.precision),
         "precision": machine.precision,
         "product_gflops": speeds,
         "devices": [

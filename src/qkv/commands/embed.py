@@ -36,11 +36,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; or one a line from stdin")
     parser.add_argument("--layer", metavar="N", help="0 is the first, -1 (default) the last; or 'all'")
-    parser.add_argument("--per-token", action="store_true", help="one vector a token instead of their mean")
+    parser.add_argument("--per-token", action="store_true", help="one vector per token instead of their mean")
     parser.add_argument(
         "--measures",
         action="store_true",
-        help="how contextual each layer is, beside its baselines; without TEXT on the validation text",
+        help="how contextual each layer is, with baselines; without TEXT, on the validation text",
     )
     add_weights(parser)
     add_json(parser)
@@ -83,11 +83,11 @@ def _measures(loaded: "Run", texts: list[str], as_json: bool) -> int:
         screen.print_json({"run": str(loaded.path), "layers": layers, "step_0": [dict(vars(m)) for m in start]})
         return 0
     print(
-        f"{found[0].n_vectors:,} vectors a layer. Each similarity stands beside its baseline: random pairs, or the\n"
-        f"same groups dealt out at random. The probe tells {found[0].n_classes} tokens apart, on windows new to it.\n"
+        f"{found[0].n_vectors:,} vectors per layer. Next to each similarity is its baseline: random pairs, or the\n"
+        f"same groups shuffled. The probe tells {found[0].n_classes} tokens apart, on windows it was not trained on.\n"
     )
-    columns = ["layer", "random pairs", "self-similarity", "in a window", "(dealt)", "explained", "(dealt)"]
-    columns += ["isotropy", "probe", "(dealt)", "(commonest)", "(at step 0)"]
+    columns = ["layer", "random pairs", "self-similarity", "in a window", "(shuffled)", "explained", "(shuffled)"]
+    columns += ["isotropy", "probe", "(shuffled)", "(commonest)", "(at step 0)"]
     rows = []
     for i, m in enumerate(found):
         figures = [m.random_pairs, m.self_similarity, m.in_window, m.in_window_random, m.explained, m.explained_random]

@@ -1,6 +1,6 @@
-"""Validation loss and figures of a run, on its whole validation part or on other data, with matrices changed if asked.
+"""Validation loss and other figures of a run, on all its validation data or on other data, also with changed matrices.
 
-A change is tried on the loaded weights only; the run folder stays as it is.
+A change applies to the loaded weights only; the run folder stays as it is.
 
 Example:
   qkv eval runs/my-1
@@ -12,7 +12,7 @@ Example:
 import argparse
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import add_json, add_run, add_weights, split_changes
+from qkv.commands.arguments import a_source, add_json, add_run, add_weights, split_changes
 from qkv.commands.printing import screen
 from qkv.errors import UserError
 from qkv.words import figure
@@ -27,7 +27,7 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_run(parser)
-    parser.add_argument("source", nargs="?", metavar="SOURCE", help="another text to score")
+    parser.add_argument("source", nargs="?", type=a_source, metavar="SOURCE", help="another text to score")
     parser.add_argument("--change", action="append", default=[], metavar="SEL=OP", help="what to do to matrices first")
     for what in ("text", "label"):
         parser.add_argument(f"--{what}-column", metavar="NAME", help=f"the column of SOURCE that holds the {what}")
@@ -59,14 +59,15 @@ def run(args: argparse.Namespace) -> int:
     for found in result.figures.values():
         if found.value is not None:
             rows.append((found.label, figure(found.value), _interval(found.interval)))
-    screen.print_table(["validation", "", "95 % interval"], rows)
+    screen.print_table(["validation", "", "95% interval"], rows)
     for found in result.figures.values():
         if found.missing:
             print(f"{found.label}: none; {found.missing}")
     if args.by_position:
         _print_places(result.by_position, loaded.task)
     items = loaded.task.items or loaded.task.examples
-    print(f"over {result.n_targets:,} targets in {result.n_windows:,} {items}, {args.weights} weights")
+    over = f"{result.n_targets:,} targets in {result.n_windows:,} {items}"
+    print(f"\nThese are means over {over}, with the {args.weights} weights.")
     return 0
 
 
@@ -78,7 +79,7 @@ def _print_places(places: "tuple[AtPosition, ...]", task: "Task") -> None:
     ]  # fmt: skip
     print()
     place = "positions read" if task.stack == "decoder" else "place in the window"
-    screen.print_table([place, "nats per target", "95 % interval", "targets"], rows)
+    screen.print_table([place, "nats per target", "95% interval", "targets"], rows)
 
 
 def _interval(bounds: tuple[float, float] | None) -> str:

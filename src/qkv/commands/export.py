@@ -42,6 +42,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"{args.out} is a {fit.family.title}: {fit.auto}.from_pretrained({str(args.out)!r})")
     else:
         print(f"No class of transformers has this layout: {fit.why_not}.")
-        print(f"modeling_qkv.py lies beside the weights; {fit.auto} loads it with trust_remote_code=True.")
+        print(f"modeling_qkv.py is next to the weights; {fit.auto} loads it with trust_remote_code=True.")
     print("Files: " + ", ".join(files))
     return 0

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         screen.print_json(about | {"family": made.folder.read_manifest()["imported"]["family"]})
         return 0
     print(
-        f"{args.folder}: {made.config.model.kind} of {n / 1e6:.2f} M parameters, {many(sizes.n_layers, 'layer')},"
+        f"{args.folder}: {made.config.model.kind} with {n / 1e6:.2f}M parameters, {many(sizes.n_layers, 'layer')},"
         f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}, {what_it_reads(made.config.model)}."
     )
     for note in notes:

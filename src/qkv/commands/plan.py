@@ -1,11 +1,12 @@
-"""Say what a training would take, and train nothing: memory by its parts, time by its updates, of each process.
+"""Estimate what a training would take and train nothing: the memory of each process by its parts, and the time.
 
 With --receipt, show instead what of SOURCE would be trained on, validated on, set aside and left out, and why.
 
-It takes the options of qkv train that describe a training. Memory is counted on the code that trains, run on tensors
-without content, so that a model of any size can be planned on any machine. Time is measured by a few updates here; for
-another machine give what each of its processes reaches (--tflops), and what it can send to the others (--gigabytes). It
-counts the way a CPU trains: on another device attention may keep less. Report and baselines are not counted.
+It takes the options of qkv train that describe a training. Memory is counted by running the training code on tensors
+without content, so a model of any size can be planned on any machine. Time is measured here by a few updates. For
+another machine, give the speed that each of its processes reaches (--tflops) and what it can send to the others
+(--gigabytes). The count is that of a CPU; on another device, attention may need less. Report and baselines are not
+included.
 
 Example:
   qkv plan my.txt --minutes 10
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 from qkv.commands import train
 from qkv.commands.arguments import add_json, positive
 from qkv.commands.printing import screen
-from qkv.words import duration, many
+from qkv.words import clock, many, number
 
 if TYPE_CHECKING:
     from qkv.recipe.forecast import Forecast
@@ -60,8 +61,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         screen.print_json(found.as_json())
         return 0
+    print(f"The plan is for a {found.model}.\n")
     rows = [*found.memory.items(), ("together", found.peak)]
     screen.print_table(["memory of each process", "MB"], [(name, f"{n / 1e6:,.0f}") for name, n in rows])
+    print()
     for sentence in _sentences(found):
         print(sentence)
     return 0
@@ -69,11 +72,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _sentences(found: "Forecast") -> list[str]:
     """What the table does not say."""
-    sums = f", {found.sum_seconds:.3g} s of it for sums between processes" if found.sum_seconds else ""
+    sums = f", of which sums between processes take {found.sum_seconds:.2g} s" if found.sum_seconds else ""
     return [
-        f"{found.parameters:,} parameters; {found.flop:.3g} operations in the products of an update.",
-        f"One update takes about {found.update_seconds:.3g} s ({found.rate}){sums}.",
-        f"{many(found.updates, 'update')}, {many(found.tokens, 'position')}: about {duration(found.seconds)},"
-        " validation and instruments not counted.",
+        f"One update takes about {found.update_seconds:.2g} s ({found.rate}){sums}.",
+        f"It takes {number(found.flop / 1e9)} GFLOP of matrix products.",
+        f"{many(found.updates, 'update')} over {many(found.tokens, 'position')} take about {clock(found.seconds)},"
+        " without validation and instruments.",
         *([found.note] if found.note else []),
     ]

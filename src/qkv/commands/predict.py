@@ -39,11 +39,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--temperature",
         type=at_least_zero,
         metavar="T",
-        help="0 is the most probable token each time (0.8 where a text is continued, else 0)",
+        help="0 always takes the most probable token (0.8 for continuations, else 0)",
     )
-    parser.add_argument("--top-k", type=whole(0), metavar="K", help="choose among the K most probable tokens only")
-    parser.add_argument("--top-p", type=share, metavar="P", help="choose among the fewest tokens with this share")
-    parser.add_argument("--beams", type=whole(), metavar="N", help="translations kept open (5); 1 is greedy")
+    parser.add_argument("--top-k", type=whole(0), metavar="K", help="sample among the K most probable tokens only")
+    parser.add_argument(
+        "--top-p", type=share, metavar="P", help="sample among the fewest tokens with this total probability"
+    )
+    parser.add_argument("--beams", type=whole(), metavar="N", help="beam width of a translation (5); 1 is greedy")
     parser.add_argument("--length-penalty", type=at_least_zero, metavar="A", help="0 prefers short translations (1)")
     parser.add_argument(
         "--special",

@@ -1,7 +1,7 @@
-"""One step of gradient descent on one text: what would move in each matrix, and what it would buy.
+"""One step of gradient descent on one text: how far each matrix would move, and how much the loss would change.
 
-Beside plain gradient descent stands the step that the run's own optimizer would make, with the moments of its newest
-checkpoint and its peak rate: another direction, whose cosine with minus the gradient is shown. Nothing is written.
+It also shows the step that the run's own optimizer would make, with the state of its newest checkpoint and its peak
+rate: another direction, whose cosine with the negative gradient is given. Nothing is written.
 
 Example:
   qkv step runs/my-1 "the cat sat on the mat"
@@ -12,10 +12,10 @@ Example:
 import argparse
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import add_json, positive
+from qkv.commands.arguments import a_run, add_json, positive
 from qkv.commands.printing import screen
 from qkv.jsontypes import JsonObject
-from qkv.words import figure, many
+from qkv.words import figure, many, number, signed
 
 if TYPE_CHECKING:
     from qkv.inspection.gradient_step import Move, OneStep
@@ -25,11 +25,14 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("run", metavar="RUN", help="a run folder; its last weights are used")
+    parser.add_argument("run", type=a_run, metavar="RUN", help="a run folder; its last weights are used")
     parser.add_argument("text", metavar="TEXT", help="the text whose loss is lowered")
     parser.add_argument("--on", metavar="SEL", default="**", help="which matrices, heads or rows may move (all)")
     parser.add_argument(
-        "--rate", type=positive, metavar="ETA", help="of gradient descent; default: what buys 0.001 nats to first order"
+        "--rate",
+        type=positive,
+        metavar="ETA",
+        help="learning rate of gradient descent (default: lowers the loss by 0.001 nats to first order)",
     )
     add_json(parser)
 
@@ -64,21 +67,21 @@ def as_json(step: "OneStep") -> JsonObject:
 
 
 def _print(step: "OneStep", kind: str) -> None:
-    print(f"Loss of the text: {step.loss:.4f} nats per target, {many(step.n_targets, 'target')}.\n")
+    print(f"The loss of the text is {number(step.loss, 3)} nats per target ({many(step.n_targets, 'target')}).\n")
     print(
-        f"Gradient descent at rate {figure(step.rate)} buys -rate |g|^2 = {step.descent.first_order:+.3g} nats"
-        f" to first order; in fact the loss changes by {step.descent.actual:+.3g}."
+        f"Gradient descent with learning rate {figure(step.rate)} changes it by {signed(step.descent.actual)} nats. The"
+        f" first-order estimate, -rate |g|^2, is {signed(step.descent.first_order)}."
     )
     own = step.own
     if own is None:
-        print("The step of the run's own optimizer is not known: no whole checkpoint holds its state.")
+        print("The step of the run's own optimizer is unknown: no intact checkpoint holds its state.")
     else:
-        cosine = "undefined" if own.cosine is None else f"{own.cosine:+.3f}"
+        cosine = "undefined" if own.cosine is None else signed(own.cosine)
         print(
-            f"One step of its own optimizer ({kind}) at the peak rate: {own.first_order:+.3g} nats to first order,"
-            f" in fact {own.actual:+.3g}; its cosine with -g is {cosine}."
+            f"One step of the run's own optimizer ({kind}), at the peak rate, changes it by {signed(own.actual)} nats."
+            f" The first-order estimate is {signed(own.first_order)}; the cosine with -g is {cosine}."
         )
-    print("Each line moves one matrix alone.\n")
+    print("Each row below moves one matrix alone.\n")
     square = sum(part.grad_norm**2 for part in step.parts)
     rows = []
     for part in step.parts:
@@ -88,13 +91,12 @@ def _print(step: "OneStep", kind: str) -> None:
         if own is not None:
             row += _own_cells(part.own, part.norm)
         rows.append(row)
-    columns = ["matrix", "|g|", "share of |g|^2", "first order", "in fact"]
-    columns += ["", f"{kind}: |dW|/|W|", "cosine with -g", "first order", "in fact"] if own is not None else []
+    columns = ["matrix", "|g|", "share of |g|^2", "first order", "actual"]
+    columns += ["", f"{kind}: |dW|/|W|", "cosine with -g", "first order", "actual"] if own is not None else []
     screen.print_table(columns, rows)
 
 
 def _own_cells(move: "Move | None", norm: float) -> list[str]:
-
     if move is None:
         return ["", "frozen", "", "", ""]
     ratio = move.size / norm if norm else float("nan")

@@ -15,11 +15,14 @@ Example:
 """
 
 import argparse
+import json
 import sys
 import time
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import add_json, at_least_zero, positive, whole
+from qkv.commands.arguments import add_json, at_least_zero, positive, usually, whole
 from qkv.commands.printing import screen
 from qkv.words import many
 
@@ -29,6 +32,7 @@ from qkv.jsontypes import JsonMapping
 
 __all__ = ["configure", "run"]
 
+_QUESTIONS = Path(__file__).parent.parent / "studies" / "questions"
 _SECONDS = 5.0
 """Between two lines of progress."""
 
@@ -36,7 +40,11 @@ _SECONDS = 5.0
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="the question, or a FILE.toml of your own; without it they are listed"
+        "name",
+        nargs="?",
+        type=usually(*_names()),
+        metavar="NAME",
+        help="the question, or a FILE.toml of your own; without it they are listed",
     )
     parser.add_argument(
         "source",
@@ -70,11 +78,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     started = time.monotonic()
-    from qkv import api
-
     if args.name is None:
         _list(args.json)
         return 0
+    from qkv import api
+
     shown = _Line()
     verdict = api.study(
         args.name,
@@ -95,14 +103,24 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _names() -> list[str]:
+    """Every study, in order of priority: from the names of files alone, so that torch is not loaded."""
+    order = json.loads((_QUESTIONS / "order.json").read_text(encoding="utf-8"))
+    return [*order, *sorted({file.stem for file in _QUESTIONS.glob("*.toml")} - {*order})]
+
+
+def _asked() -> dict[str, dict[str, str]]:
+    """The words of every study by its name."""
+    return {name: tomllib.loads((_QUESTIONS / f"{name}.toml").read_text(encoding="utf-8")) for name in _names()}
+
+
 def _list(as_json: bool) -> None:
     """The questions, in order of priority."""
-    from qkv.studies import questions
-
+    found = {name: {"asks": words["asks"], "answer": words["answer"]} for name, words in _asked().items()}
     if as_json:
-        screen.print_json({"studies": {q.name: {"asks": q.asks, "answer": q.answer} for q in questions().values()}})
+        screen.print_json({"studies": found})
         return
-    screen.print_table(["study", "asks"], [(q.name, q.asks) for q in questions().values()])
+    screen.print_table(["study", "asks"], [(name, words["asks"]) for name, words in found.items()])
     print("Answer one with: qkv study NAME [SOURCE] --quick")
 
 

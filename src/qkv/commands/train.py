@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from qkv.commands import processes
-from qkv.commands.arguments import add_json, one_of, positive, settings, split_changes, usually, whole
+from qkv.commands.arguments import a_run, a_source, add_json, one_of, positive, split_changes, usually, whole
+from qkv.commands.arguments import settings as read_settings
 from qkv.config import load_toml
 from qkv.errors import QkvError
 
@@ -43,37 +44,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     place.add_argument(
         "--extend", type=whole(), metavar="STEPS", help="with --from: train that finished run so many updates longer"
     )
-    place.add_argument("--resume", action="store_true", default=None, help="go on with the run in --out, exactly")
+    place.add_argument("--resume", action="store_true", default=None, help="continue the run in --out, exactly")
     place.add_argument(
         "--on-spike",
         type=one_of("stop", "rollback", "ignore"),
         metavar="WORD",
-        help="where the loss jumps up and stays there: stop (default), rollback or ignore; with --resume it may differ",
+        help="what to do if the loss jumps and stays up: stop (default), rollback or ignore; may differ with --resume",
     )
     place.add_argument(
         "--log",
         type=usually("tensorboard", "wandb", "trackio"),
         metavar="NAME",
-        help="send telemetry on as well: tensorboard, wandb or trackio",
+        help="also send telemetry to tensorboard, wandb or trackio",
     )
     place.add_argument(
         "--report",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="with --no-report, write no report.html and train no random-label control to compare"
-        " drifts with. With --resume it may differ",
+        help="with --no-report, no report.html is written and no random-label control is trained to"
+        " compare drifts with; may differ with --resume",
     )
     add_json(place)
 
 
 def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     """Declare what describes a training, whether it is made or planned; returns the group of where and how."""
-    parser.add_argument("source", nargs="?", metavar="SOURCE", help="the text to train on")
+    parser.add_argument("source", nargs="?", type=a_source, metavar="SOURCE", help="the text to train on")
     _describe_model(parser)
     _describe_text(parser)
     budget = parser.add_argument_group("how long")
     budget.add_argument("--steps", type=whole(), metavar="N", help="updates of the weights")
-    budget.add_argument("--minutes", type=positive, metavar="M", help="wall time of the whole command")
+    budget.add_argument("--minutes", type=positive, metavar="M", help="wall-clock time of the whole command")
     budget.add_argument(
         "--until-loss", type=positive, metavar="X", help="stop at this validation loss, in nats per token"
     )
@@ -86,8 +87,8 @@ def _describe_model(parser: argparse.ArgumentParser) -> None:
         "--task",
         type=usually("causal", "masked", "classify", "image", "translate"),
         metavar="NAME",
-        help="causal (predict the next token, the default), masked (fill [MASK]), classify (tell labels of texts),"
-        " image (tell classes of images) or translate (SOURCE is LEFT:RIGHT)",
+        help="causal (predict the next token, the default), masked (fill [MASK]), classify (label texts),"
+        " image (classify images) or translate (SOURCE is LEFT:RIGHT)",
     )
     what.add_argument(
         "--preset",
@@ -98,26 +99,32 @@ def _describe_model(parser: argparse.ArgumentParser) -> None:
         help="modern (the default; image: fast, translate: shared), fast, shared, gpt2, bert, llama, vaswani, textbook"
         " or bloem; without attention: lstm or bag",
     )
-    what.add_argument("--from", dest="from_run", metavar="RUN", help="start from the weights of this run")
+    what.add_argument("--from", dest="from_run", type=a_run, metavar="RUN", help="start from the weights of this run")
     what.add_argument("--set", action="append", metavar="PATH=VALUE", help="a setting of config.toml, e.g. d_model=128")
     what.add_argument(
-        "--parameters", type=whole(), metavar="N", help="about as many parameters as that, by the width of the model"
+        "--parameters",
+        type=whole(),
+        metavar="N",
+        help="approximate number of parameters, set by the width of the model",
     )
     what.add_argument(
         "--change", action="append", metavar="SEL=OP", help="what to do to matrices: 'L0.W_Q=identity@0..100'"
     )
     what.add_argument(
-        "--freeze", action="append", metavar="SEL", help="matrices that stay at their start, e.g. W_E or 'L*.W_[QK]'"
+        "--freeze",
+        action="append",
+        metavar="SEL",
+        help="matrices that keep their initial values, e.g. W_E or 'L*.W_[QK]'",
     )
     what.add_argument("--only", action="append", metavar="SEL", help="train these matrices and freeze all others")
     what.add_argument(
-        "--seed", type=whole(0), metavar="N", help="names every random draw: starts, batches, dropout (1)"
+        "--seed", type=whole(0), metavar="N", help="seed of every random draw: initialization, batches, dropout (1)"
     )
 
 
 def _describe_text(parser: argparse.ArgumentParser) -> None:
     text = parser.add_argument_group("the text")
-    text.add_argument("--val", metavar="FILE", help="validate on this text instead of a part of SOURCE")
+    text.add_argument("--val", type=a_source, metavar="FILE", help="validate on this text instead of a part of SOURCE")
     text.add_argument(
         "--tokenizer",
         type=usually("char", "byte", "word", "bpe", "wordpiece", "unigram"),
@@ -138,24 +145,24 @@ def _describe_place(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup
         "--watch",
         type=usually("off", "light", "full"),
         metavar="LEVEL",
-        help="what is measured: off, light (the default), full, or a share of the time: 2%%",
+        help="what is measured: off, light (the default), full, or a share of the time, such as 2%%",
     )
     place.add_argument("--device", type=usually("cpu", "cuda", "mps"), metavar="NAME", help="cpu, cuda or mps")
     place.add_argument("--precision", type=usually("auto", "fp32", "bf16"), metavar="NAME", help="auto, fp32 or bf16")
-    place.add_argument("--threads", type=whole(), metavar="N", help="processor threads, of each process")
+    place.add_argument("--threads", type=whole(), metavar="N", help="processor threads of each process")
     place.add_argument(
         "--nproc",
         type=whole(),
         metavar="N",
-        help="processes that share each batch (1); the result is that of one process but for rounding."
-        " With --resume it may differ",
+        help="processes that share each batch (1); the result equals that of one process up to rounding;"
+        " may differ with --resume",
     )
     place.add_argument(
         "--shard",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="with --nproc: share out weights, gradients and optimizer state among the processes as well (FSDP2),"
-        " so that each holds its rows alone. With --resume it may differ",
+        help="with --nproc: also split weights, gradients and optimizer state among the processes (FSDP2);"
+        " may differ with --resume",
     )
     return place
 
@@ -165,7 +172,7 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     apart = ("source", "json", "typed", "receipt")
     given = {name: value for name, value in vars(args).items() if value is not None and name not in apart}
     if args.set:
-        given["set"] = settings(args.set)
+        given["set"] = read_settings(args.set)
     if args.change:
         given["change"] = split_changes(args.change)
     return given

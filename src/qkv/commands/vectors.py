@@ -20,6 +20,7 @@ from qkv.commands.arguments import add_json, whole
 from qkv.commands.printing import screen
 from qkv.errors import UserError
 from qkv.jsontypes import JsonObject
+from qkv.words import percent
 
 if TYPE_CHECKING:
     from qkv.data.vectors import Vectors
@@ -40,14 +41,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="WHAT",
-        help="ask of the words that this file or run has as well",
+        help="use only words that this file or run also has",
     )
     parser.add_argument(
         "--out", metavar="FILE", help="train skip-gram vectors on WHAT and write them here, as text (.bin: binary)"
     )
     parser.add_argument("--width", type=whole(), metavar="N", help="numbers in a vector (100)")
     parser.add_argument("--window", type=whole(), metavar="N", help="words to each side, at most (5)")
-    parser.add_argument("--negative", type=whole(), metavar="N", help="random words told from each true one (5)")
+    parser.add_argument("--negative", type=whole(), metavar="N", help="random words per true one, as negatives (5)")
     parser.add_argument("--least-count", type=whole(), metavar="N", help="rarer words get no vector (5)")
     parser.add_argument("--epochs", type=whole(), metavar="N", help="how often the text is read (5)")
     parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed gives the same vectors (1)")
@@ -125,11 +126,11 @@ def _print_analogies(sections: "list[Section] | None") -> None:
         return
     rows = []
     for s in sections:
-        scores = ["" if value is None else f"{100 * value:.1f} %" for value in (s.add, s.mul)]
+        scores = ["" if value is None else percent(value) for value in (s.add, s.mul)]
         interval = "" if s.add_interval is None else "{:.1f} to {:.1f} %".format(*(100 * x for x in s.add_interval))
         rows.append((s.name, f"{s.n_asked:,} of {s.n_questions:,}", scores[0], interval, scores[1]))
-    screen.print_table(["analogies", "asked", "3CosAdd", "95 % interval", "3CosMul"], rows)
-    print(f"By chance {100 * sections[-1].chance:.3g} %; only questions whose four words have a vector are asked.")
+    screen.print_table(["analogies", "asked", "3CosAdd", "95% interval", "3CosMul"], rows)
+    print(f"Chance is {percent(sections[-1].chance)}. Only questions whose four words all have a vector are asked.")
 
 
 def _print_similarity(found: "Similarity | None") -> None:
@@ -140,6 +141,4 @@ def _print_similarity(found: "Similarity | None") -> None:
         print(f"{what}, too few for a rank correlation")
         return
     low, high = found.interval
-    print(
-        f"{what}; rank correlation with people {found.spearman:.3f} (95 % interval {low:.3f} to {high:.3f}; chance 0)"
-    )
+    print(f"{what}; rank correlation with people {found.spearman:.3f} (95% interval {low:.3f} to {high:.3f}; chance 0)")

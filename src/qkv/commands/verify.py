@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     replayed = parser.add_mutually_exclusive_group()
     replayed.add_argument(
-        "--updates", type=whole(0), metavar="N", help="make at most N updates from the start again (256); 0: no replay"
+        "--updates", type=whole(0), metavar="N", help="replay at most N updates from the start (256); 0: no replay"
     )
     replayed.add_argument("--all", action="store_true", help="make every update of the run again")
     parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="which numbers are read again (0)")

@@ -31,7 +31,7 @@ def described(telemetry: Telemetry) -> str:
 
 
 def when(step: int, telemetry: Telemetry) -> str:
-    """`step 32 of 727 (4.4 %)`: a step of the control, and how early in the run that is."""
+    """`step 32 of 727 (4.4%)`: a step of the control, and how early in the run that is."""
     last = telemetry.last_step()
     return f"step {step:,} of {last:,} ({percent(step / last)})" if step < last else f"step {step:,}"
 
@@ -39,19 +39,16 @@ def when(step: int, telemetry: Telemetry) -> str:
 def learned(evidence: Evidence) -> str:
     """What the control can learn; of an earlier version's, how far its loss fell, next to what frequencies give."""
     if labels(evidence.telemetry) == UNIFORM:
-        even = f" ({number(math.log(evidence.n_answers))} nats)" if evidence.n_answers else ""
-        return (
-            f"All that the control can learn is to guess evenly{even}: it moves by its optimizer, weight decay and"
-            " noise."
-        )
+        even = f" ({number(math.log(evidence.n_answers), 3)} nats)" if evidence.n_answers else ""
+        return f"The control can only learn to guess evenly{even}; the rest is its optimizer, weight decay and noise."
     losses = evidence.telemetry.steps(NULL_ARM).loss
     if len(losses) < 2 or not losses[-1] < losses[0]:
         return ""
     unigram = (evidence.telemetry.fact("baselines") or {}).get("unigram")
     known = isinstance(unigram, int | float) and math.isfinite(unigram)
-    beside = f" (unigram {number(unigram)})" if known else ""
+    beside = f" (unigram {number(unigram, 3)})" if known else ""
     label = "token" if evidence.task.target == "token" else "class"
     return (
-        f"The control's own loss fell from {number(losses[0])} to {number(losses[-1])} nats{beside}: it learns how "
-        f"frequent each {label} is."
+        f"The control's own loss fell from {number(losses[0], 3)} to {number(losses[-1], 3)} nats{beside}: it "
+        f"learns how frequent each {label} is."
     )

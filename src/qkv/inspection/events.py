@@ -14,6 +14,7 @@ import numpy as np
 from qkv.errors import AddressError
 from qkv.inspection.changepoints import change
 from qkv.telemetry import RUN_ARM, Grid, Telemetry
+from qkv.words import number, percent
 
 __all__ = ["CALLED", "DETECTORS", "RISES", "ROLES", "Happening", "happenings"]
 
@@ -39,10 +40,10 @@ RISES = {"induction": 0.2, "previous_mass": 0.3, "own_mass": 0.3, "first_mass": 
 """How much more of a head's attention makes a specialist, 0 to 1."""
 
 ROLES = {
-    "induction": "copies: from a repeated token it looks at what followed it before",
-    "previous_mass": "looks at the token before",
-    "own_mass": "looks at its own token",
-    "first_mass": "rests on the first token",
+    "induction": "copies: it attends to what followed an earlier copy of the token",
+    "previous_mass": "attends to the previous token",
+    "own_mass": "attends to itself",
+    "first_mass": "attends to the first token",
 }
 """What a head does that gives much of its attention so."""
 
@@ -50,16 +51,16 @@ COLLAPSE = 0.2
 """An entropy that falls to this share of what it was is a collapse."""
 
 NEAR_UNIGRAM, STAYS = 0.02, 0.05
-"""A plateau: the loss within 2 % of the unigram entropy for 5 % of the updates, and of at least 20."""
+"""A plateau: the loss within 2% of the unigram entropy for 5% of the updates, and of at least 20."""
 
 CALLED = {
-    "specialised": ("head that came to look at one place", "heads that came to look at one place"),
+    "specialised": ("head that specialized", "heads that specialized"),
     "collapse": ("head whose attention collapsed", "heads whose attention collapsed"),
     "saturated": ("head whose scores saturated", "heads whose scores saturated"),
-    "dead": ("head that writes next to nothing", "heads that write next to nothing"),
+    "dead": ("head that writes almost nothing", "heads that write almost nothing"),
     "plateau": ("plateau", "plateaus"),
     "explosion": ("jump of the gradient", "jumps of the gradient"),
-    "over-fitting": ("over-fitting", "over-fittings"),
+    "over-fitting": ("case of overfitting", "cases of overfitting"),
 }
 """A kind in words: one of it, several."""
 
@@ -92,8 +93,8 @@ def specialists(telemetry: Telemetry, arm: int) -> list[Happening]:
                 continue
             head, step = address.removesuffix(".pattern"), int(steps[changed.index])
             sentence = (
-                f"{head} {ROLES[measure]} from about step {step:,} on ({changed.before:.2f} of its attention before, "
-                f"{changed.after:.2f} after)"
+                f"{head} {ROLES[measure]} from about step {step:,} on ({percent(changed.before)} of its attention "
+                f"before, {percent(changed.after)} after)"
             )
             found.append(_happening("specialised", step, address, measure, sentence, changed.size, changed.before,
                                     changed.after))  # fmt: skip
@@ -109,8 +110,8 @@ def collapses(telemetry: Telemetry, arm: int) -> list[Happening]:
             continue
         head, step = address.removesuffix(".pattern"), int(steps[changed.index])
         sentence = (
-            f"The attention entropy of {head} collapsed at about step {step:,}, from {changed.before:.2f} to "
-            f"{changed.after:.2f} nats"
+            f"The attention entropy of {head} collapsed at about step {step:,}, from {number(changed.before)} to "
+            f"{number(changed.after)} nats"
         )
         weight = 0.9 * (1 - changed.after / changed.before)
         found.append(_happening("collapse", step, address, "entropy", sentence, weight, changed.before, changed.after))
@@ -127,8 +128,8 @@ def plateau(telemetry: Telemetry, arm: int) -> list[Happening]:
     if length < max(20, STAYS * n):
         return []
     sentence = (
-        f"From step {start:,} to {end:,} the loss stood at the unigram entropy ({unigram:.2f} nats): the model knew "
-        "how frequent each token is and not yet what follows what"
+        f"From step {start:,} to {end:,} the loss stayed at the unigram entropy ({number(unigram, 3)} nats): the model"
+        " knew how frequent each token is, but not yet what follows what"
     )
     evidence = {"unigram entropy": float(unigram), "first step": float(start), "last step": float(end)}
     return [Happening(step=start, kind="plateau", sentence=sentence, weight=0.6, measure="loss", evidence=evidence)]
@@ -147,8 +148,8 @@ def dead_heads(telemetry: Telemetry, arm: int) -> list[Happening]:
             address=address,
             measure="norm",
             weight=0.5,
-            sentence=f"{address.removesuffix('.OV')} writes next to nothing at the end: the norm of its OV circuit is "
-            f"{values[-1]:.2g}, the median head's {middle:.2g}",
+            sentence=f"{address.removesuffix('.OV')} writes almost nothing at the end: its OV circuit has norm "
+            f"{number(float(values[-1]))}, the median head's {number(middle)}",
             evidence={"norm": float(values[-1]), "median norm": middle},
         )
         for address, steps, values in rows
@@ -167,7 +168,7 @@ def saturation(telemetry: Telemetry, arm: int) -> list[Happening]:
         largest = float(scores[address][1][-1]) if address in scores else float("nan")
         sentence = (
             f"The scores of {address.removesuffix('.pattern')} saturate from step {step:,} on: one key takes nearly "
-            f"all in {values[-1]:.0%} of the rows (largest score {largest:.3g})"
+            f"all attention in {percent(float(values[-1]))} of the rows (largest score {number(largest)})"
         )
         found.append(
             _happening("saturated", step, address, "dominant_rows", sentence, 0.7, float(values[0]), float(values[-1]))
@@ -195,8 +196,8 @@ def explosions(telemetry: Telemetry, arm: int) -> list[Happening]:
         return []
     times_usual, step, norm, usual_norm = worst
     address = _culprit(telemetry, step, arm)
-    more, whose = f", the largest of {n}" if n > 1 else "", f"; {address} most" if address else ""
-    sentence = f"The gradient jumped to {times_usual:.0f} times its usual size at step {step:,}{more}{whose}"
+    more, whose = f", the largest of {n}" if n > 1 else "", f"; the gradient of {address} grew most" if address else ""
+    sentence = f"The gradient jumped to {number(times_usual)} times its usual size at step {step:,}{more}{whose}"
     evidence = {"gradient norm": norm, "usual gradient norm": usual_norm}
     return [
         Happening(step=step, kind="explosion", address=address, sentence=sentence, weight=0.95, measure="grad_norm",
@@ -205,7 +206,7 @@ def explosions(telemetry: Telemetry, arm: int) -> list[Happening]:
 
 
 def over_fitting(telemetry: Telemetry, arm: int) -> list[Happening]:
-    """The step of the lowest validation loss, where it rose by more than 1 % after it and the training loss did not."""
+    """The step of the lowest validation loss, where it rose by more than 1% after it and the training loss did not."""
     found, best = telemetry.evaluations(arm), telemetry.best_evaluation(arm)
     if best is None or len(found) < 3 or best.loss <= 0 or found[-1].loss < (1 + OVER_FITTING) * best.loss:
         return []
@@ -213,8 +214,8 @@ def over_fitting(telemetry: Telemetry, arm: int) -> list[Happening]:
     if best.train_loss is not None and last.train_loss is not None and last.train_loss >= best.train_loss:
         return []  # both rose: it diverged
     sentence = (
-        f"Over-fitting begins at step {best.step:,}: the validation loss has risen from {best.loss:.3f} to "
-        f"{last.loss:.3f} by step {last.step:,}"
+        f"Overfitting begins at step {best.step:,}: the validation loss rose from {number(best.loss, 3)} to "
+        f"{number(last.loss, 3)} by step {last.step:,}"
     )
     evidence = {"lowest validation loss": best.loss, "last validation loss": last.loss}
     return [

@@ -33,7 +33,7 @@ from qkv.models.zoo import BlockStack, LanguageModel
 from qkv.shapes import Float, Int, UInt8
 from qkv.tasks.batch import Batch
 from qkv.tasks.task import Objective
-from qkv.words import many
+from qkv.words import many, percent
 
 __all__ = ["MIXED_PATHS", "PATHS", "GradientPath", "Instead", "Parts", "gradient_path", "shares"]
 
@@ -56,8 +56,8 @@ def shares(parts: Mapping[Name, Tensor], total: Float[Tensor, "..."]) -> dict[Na
 
 
 def shares_in_words(found: Mapping[str, float]) -> str:
-    """`skip 61.2 %, V 20.5 %`, for a person."""
-    return ", ".join(f"{name} {100 * share:.1f} %" for name, share in found.items())
+    """`skip 61%, V 20%`, for a person."""
+    return ", ".join(f"{name} {percent(share)}" for name, share in found.items())
 
 
 @dataclass(frozen=True, eq=False)

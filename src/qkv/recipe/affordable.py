@@ -18,6 +18,7 @@ from qkv.recipe.build import Parts, assemble
 from qkv.telemetry import Store
 from qkv.training.distributed.ranks import ALONE, Ranks
 from qkv.training.record import Observer, StepRecord
+from qkv.words import percent as as_percent
 
 __all__ = ["LADDER", "Costs", "afford", "measure_costs", "with_affordable_watching"]
 
@@ -147,9 +148,9 @@ def with_affordable_watching(parts: Parts, ranks: Ranks = ALONE) -> tuple[Parts,
     taken = time.perf_counter() - began
     when = f"every {watching.matrices:,} updates once regular"
     sentence = (
-        f"Watching for {percent:g} % of the time: matrices and heads {when}, at about {100 * share:.2g} % of {steps:,} "
+        f"Watching for {percent:g}% of the time: matrices and heads {when}, at about {as_percent(share)} of {steps:,} "
         f"updates (measured in {taken:.1f} s)."
     )
     if 100 * share > percent:
-        sentence += " That is the least there is; --watch off costs nothing."
+        sentence += " That is the minimum; --watch off costs nothing."
     return dataclasses.replace(parts, config=dataclasses.replace(parts.config, watching=watching)), sentence

@@ -12,6 +12,7 @@ from qkv.instruments.schedule import WatchConfig
 from qkv.models.layout import ModelConfig
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
+from qkv.words import many, short
 
 __all__ = ["RunConfig"]
 
@@ -56,6 +57,14 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not self.control_share >= 0:
             raise ConfigError(f"control_share is {self.control_share:g}; expected a share of 0 or more, such as 0.07")
+
+    def model_words(self, n_parameters: int) -> str:
+        """Which model it makes: `modern CausalLM with 2.3M parameters (4 layers, d_model 192, ...)`."""
+        sizes = self.model.sizes
+        return (
+            f"{self.preset} {self.model.kind} with {short(n_parameters)} parameters ({many(sizes.n_layers, 'layer')},"
+            f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}, context {sizes.n_ctx})"
+        )
 
     @classmethod
     def read(cls, path: Path, *, altered: bool = False) -> "RunConfig":

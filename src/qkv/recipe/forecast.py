@@ -79,6 +79,8 @@ class Place:
 class Forecast:
     """Memory in bytes and time in seconds, of each process."""
 
+    model: str
+    """Which model it is of, in words."""
     parameters: int
     """How many numbers are trained or frozen."""
     memory: dict[str, int]
@@ -105,7 +107,7 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Of all updates; validation (up to 12 % more) and instruments (`--watch`) not counted."""
+        """Of all updates; validation (up to 12% more) and instruments (`--watch`) not counted."""
         return self.updates * self.update_seconds
 
     def as_json(self) -> JsonObject:
@@ -142,6 +144,7 @@ def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> 
     updates = min(updates, training.schedule.most_steps or updates)
     positions = find_task(config.task).positions(corpus, config.model.sizes)
     return Forecast(
+        model=config.model_words(count.parameters // 4),
         parameters=count.parameters // 4,
         memory=memory,
         flop=flop,

@@ -585,16 +585,12 @@ def next_folder(name: str) -> Path:
 def _announcement(parts: Parts) -> str:
     """What is about to be trained, in one line."""
     config, corpus, examples = parts.config, parts.corpus, parts.task.examples
-    sizes, training = config.model.sizes, config.training
+    training = config.training
     n = sum(entry.parameter.numel() for entry in parts.catalogue)
     length = many(training.schedule.steps, "step")
     if not training.schedule.steps:
         length = f"{training.minutes:g} {plural(training.minutes, 'minute')}"
     target = f" or a validation loss of {training.until_loss:g}" if training.until_loss else ""
-    model = (
-        f"{config.preset} {config.model.kind}: {n / 1e6:.2f} M parameters, {many(sizes.n_layers, 'layer')},"
-        f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}, context {sizes.n_ctx}."
-    )
     machine = config.machine
     together = f" of each of {machine.ranks} processes" if machine.ranks > 1 else ""
     together += ", which share out weights and optimizer state" if machine.shard and together else ""
@@ -609,7 +605,7 @@ def _announcement(parts: Parts) -> str:
     if config.from_run:
         new = f"; new: {', '.join(parts.new)}" if parts.new else ""
         came = f"\nIt goes on from the best weights of {config.from_run}{new}.{_parted(parts)}{_let_go(config)}"
-    return f"{corpus.describe()}\n{model}{came}\n{how}"
+    return f"{corpus.describe()}\n{config.model_words(n)}.{came}\n{how}"
 
 
 def _parted(parts: Parts) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from qkv.commands.printing import screen
 from qkv.jsontypes import JsonObject
-from qkv.words import decimals, figure
+from qkv.words import decimals, figure, number, signed
 
 if TYPE_CHECKING:
     from qkv.inspection.attribution import Direct
@@ -42,16 +42,16 @@ def path_json(path: "GradientPath", tokenizer: "Tokenizer") -> JsonObject:
 
 
 def print_path(path: "GradientPath", tokenizer: "Tokenizer") -> None:
-    """Where the gradient comes from, block by block from the output down, then at the embedding rows."""
-    print(f"Gradient of this text's loss ({path.loss:.4f} nats per target), by the way it came; shares sum to 1:")
+    """Where the gradient comes from, block by block, then at the embedding rows."""
+    print(f"Gradient of this text's loss ({number(path.loss, 3)} nats per target) by path. Shares sum to 1.")
     names = list(path.blocks[0].parts)
     table = [
         (block.address, *(decimals(block.shares[name], signed=True) for name in names), figure(block.norm))
-        for block in reversed(path.blocks)
+        for block in path.blocks
     ]
     screen.print_table(["at", *names, "|gradient|"], table)
     some = [f"{n}: {decimals(share, signed=True)}" for n, share in path.crossed.items()]
-    print(f"By how many sublayers it went through on its way to {path.blocks[0].address}: {', '.join(some)}.\n")
+    print(f"By the number of sublayers on the way to {path.blocks[0].address}: {', '.join(some)}.\n")
     norms = path.rows.total.norm(dim=-1).numpy()
     by_row = path.rows.shares_by_row()
     rows = [
@@ -81,8 +81,8 @@ def print_lens(layers: "Sequence[LensLayer]", tokenizer: "Tokenizer", tokens: Se
     n = len(layers[0].top)
     last = screen.quoted(tokens[n - 1])
     print(
-        "Logit lens: what the model would answer if it ended after each layer;"
-        f" at {last}, token {n} of {len(tokens)}, likeliest first:"
+        "Logit lens: what the model would answer if it ended after each layer,"
+        f" at {last}, token {n} of {len(tokens)}. The most probable tokens come first."
     )
     rows = []
     for layer in layers:
@@ -111,7 +111,7 @@ def print_direct(found: "Direct", tokenizer: "Tokenizer", tokens: Sequence[str])
     """What each head and MLP writes into the answer, a line for each layer."""
     a, b = (screen.quoted(tokenizer.token(i)) for i in found.answers)
     where = f"{screen.quoted(tokens[found.position])}, token {found.position + 1} of {len(tokens)}"
-    print(f"Who writes the answer, at {where}: {a} rather than {b} by {found.log_odds:+.3f} nats, of which in all:")
+    print(f"At {where}, the model prefers {a} to {b} by {signed(found.log_odds)} nats. Each part contributes:")
     heads = 0 if found.heads is None else found.heads.shape[1]
     blank = ["" for _ in range(heads)]
     rows: list[tuple[str, ...]] = [("rows of W_E", *blank, "", "", f"{found.embed:+.3f}")]

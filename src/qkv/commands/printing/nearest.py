@@ -39,7 +39,7 @@ class Nearest:
         """What is shown instead, and what there is."""
         kept = ", ".join(f"{step:,}" for step in self.kept)
         parts = [
-            f"No weights were kept of step {asked:,}; the nearest are those of step {step:,}, shown here"
+            f"The weights of step {asked:,} were not kept; those of step {step:,} are shown instead"
             for asked, step in zip(self.asked, self.steps, strict=True)
             if asked != step
         ]

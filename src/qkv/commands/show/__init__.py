@@ -1,15 +1,17 @@
-"""What training did, in the terminal: the answers read from this run, the most telling first, then its matrices.
+"""What training did, in the terminal: eight questions, answered from this run on one screen.
 
-Or one matrix, token or head. --at shows the weights of a step that was kept; of any other, those of the nearest, and
-says so. Of the whole run --at shows the tables of its matrices alone: the answers are of all its steps.
+With --all every answer is printed in full, then a table of all matrices; with --measure or --at the tables alone.
+With ADDR you see one matrix, token or head. --at shows the weights of a step; where they were not kept, it shows the
+nearest ones and says so.
 ADDR is a matrix (L0.W_Q), one head of it (L0.H3.W_V), a token's row (W_E[the]), a circuit (L0.H3.QK), or with --text
-an activation (L0.x, L0.H3.q, L0.H3.pattern). --text alone shows where every head looks on that text; of a translation
-model which source tokens each target token looks at ("SOURCE => TARGET", or a source, which is then translated).
---patch OTHER takes one activation after another from a second text of as many tokens, and shows where the answer
-follows: which layer, position and head carries what tells the two apart.
+an activation (L0.x, L0.H3.q, L0.H3.pattern). --text alone shows what every head attends to on that text.
+For a translation model it shows which source tokens each target token attends to; give "SOURCE => TARGET", or a source
+to be translated. --patch OTHER copies one activation at a time from a second text of equally many tokens and shows how
+the answer changes: which layer, position and head carries the difference.
 
 Example:
   qkv show runs/my-1
+  qkv show runs/my-1 --all
   qkv show runs/my-1 L0.W_Q --at 100
   qkv show runs/my-1 L0.H1.QK --at 500
   qkv show runs/my-1 'W_E[the]'
@@ -25,7 +27,9 @@ import argparse
 
 from qkv.commands.arguments import add_json, add_run, one_of, step_or_span
 from qkv.commands.printing import damaged, screen
+from qkv.commands.show import first_screen
 from qkv.errors import UserError
+from qkv.folder.kept_answers import FEWEST
 
 __all__ = ["configure", "run"]
 
@@ -35,18 +39,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("address", nargs="?", metavar="ADDR", help="one matrix, head, row, circuit or activation")
     parser.add_argument(
-        "--at", type=step_or_span, metavar="STEP", help="as it was at this step; with --text also A..B: what moved"
+        "--at",
+        type=step_or_span,
+        metavar="STEP",
+        help="the state at this step; with --text also A..B: what moved between them",
     )
     parser.add_argument(
         "--text", metavar="TEXT", help="run the model on this text (or image file) and show attention or activations"
     )
     parser.add_argument(
-        "--patch", metavar="OTHER", help="with --text: take activations from this text of as many tokens, one at a time"
+        "--patch", metavar="OTHER", help="with --text: copy activations from this text, one at a time (as many tokens)"
     )
     parser.add_argument(
-        "--answers", nargs=2, metavar=("A", "B"), help="with --patch: the two answers (the likeliest to each text)"
+        "--answers",
+        nargs=2,
+        metavar=("A", "B"),
+        help="with --patch: the two answers to compare (default: the most probable one of each text)",
     )
-    parser.add_argument("--measure", metavar="NAME", help="of the layer x matrix table (drift; norm if imported)")
+    parser.add_argument("--all", action="store_true", help="every answer in full, then a table of all matrices")
+    parser.add_argument("--measure", metavar="NAME", help="a table of all matrices by this measure, such as drift")
     parser.add_argument("--weights", type=one_of("best", "last"), default="last", help="best or last (default)")
     add_json(parser)
 
@@ -63,6 +74,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--patch takes activations from a second text into --text TEXT, at one step; give both texts")
     if args.answers and args.patch is None:
         raise UserError("--answers names the two answers that --patch compares; add --patch OTHER")
+    is_whole = args.at is None and args.measure is None and args.text is None and args.address is None
+    is_first = is_whole and not (args.all or args.json)
+    if is_first and first_screen.print_kept(args.run):
+        return 0
     from qkv import api
     from qkv.commands.printing.nearest import nearest, said
     from qkv.commands.show import matrix, overview, pair, patching, text
@@ -86,10 +101,13 @@ def run(args: argparse.Namespace) -> int:
     elif args.address is not None:
         shown = matrix.look(loaded, args.address, at)
     else:
-        shown = overview.look(loaded, args.measure or ("norm" if loaded.config.imported else "drift"), at)
+        measure = args.measure or ("norm" if loaded.config.imported else "drift")
+        shown = overview.look(loaded, measure, at, with_answers=args.all or args.json or not args.measure)
     if args.text is not None:
         shown = said(loaded, shown, whens, steps)
-    if args.json:
+    if is_first and isinstance(shown, overview.RunShown) and len(shown.answers) >= FEWEST:
+        first_screen.print_screen(args.run, loaded.folder, shown.in_short())
+    elif args.json:
         screen.print_json(shown.as_json() | {"damaged": harm})
     else:
         shown.print()

@@ -16,7 +16,7 @@ from qkv.inspection.neighbours import Neighbour, Neighbours, neighbours
 from qkv.inspection.token_rows import RowMoment, RowStory, row_story
 from qkv.jsontypes import JsonObject
 from qkv.models.addresses import parse_address
-from qkv.words import figure, many
+from qkv.words import figure, many, number, signed
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -106,8 +106,8 @@ class RowShown:
     def print(self) -> None:
         """Norms, the components that moved most, both rows as strips, neighbours before and after."""
         console, story = screen.console(), self.story
-        seen = "" if story.count is None else f"; it stands {many(story.count, 'time')} in the training text"
-        turn = "" if story.turn is None else f", turned by {figure(story.turn)} degrees"
+        seen = "" if story.count is None else f"; it occurs {many(story.count, 'time')} in the training text"
+        turn = "" if story.turn is None else f", turned by {number(story.turn)} degrees"
         drift = f", drift {figure(story.drift)}{turn}" if self.started else "; its start was not kept"
         print(f"{self.address}: {len(story.after)} components{drift}{seen}\n")
         moved = story.most_moved[:N_COMPONENTS]
@@ -120,14 +120,14 @@ class RowShown:
             shown = row if len(row) <= console.width - 8 else heat.blocks(row[None], 1, console.width - 8)[0]
             console.print(name.ljust(7), heat.strip(shown, colour=console.is_terminal, largest=largest))
         if self.earned is not None:
-            print(f"\nIts movement changed the loss of the ledger's probe by {self.earned:+.2e} nats.")
+            print(f"\nIts movement changed the loss of the probe batch by {signed(self.earned)} nats.")
         if self.history:
             print()
             token_rows.print_history(self.history)
         if not self.near.after:
             return
         chance = f"{self.near.null_cosine:.2f}"
-        print(f"\nNearest rows by cosine; the nearest of as many random rows of this width has about {chance}:")
+        print(f"\nNearest rows by cosine (the nearest of equally many random rows has about {chance}):")
         if not self.started:
             return screen.print_table(["row", "cosine"], [self._near(near) for near in self.near.after])
         table = [
@@ -196,7 +196,7 @@ class PatternShown:
 
     def print(self) -> None:
         """One line for each measure, and how to see the pattern itself."""
-        print(f"{self.address}, on the fixed probe text of the run; for a text of yours add --text TEXT\n")
+        print(f"{self.address} on the run's fixed probe text. For a text of your own, add --text TEXT.\n")
         self.measured.print()
 
 

@@ -42,14 +42,14 @@ class MovedShown:
     def print(self) -> None:
         """One table for all; of a single product its heads and tokens too."""
         a, b = self.span
-        print(f"What changed from step {a:,} to {b:,} on this text, and why; shares sum to 1.")
-        print("encodings: x changed.  matrix: W changed.  both: dx dW, what needs the two.\n")
+        print(f"What changed from step {a:,} to {b:,} on this text, and why. Shares sum to 1.")
+        print("encodings: because x changed.  matrix: because W changed.  both: dx dW, which needs both changes.\n")
         linear = [p for p in self.products if not p.address.endswith("scores")]
         scores = [p for p in self.products if p.address.endswith("scores")]
         if linear:
             _table("product", [(p.address, p) for p in linear])
         if self.unplaced:
-            print("\nThe same before QK-norm and rotary turns:")
+            print("\nThe same before QK-norm and rotary positions:")
             _table("product", [(p.address, p) for p in self.unplaced])
         if scores:
             print()

@@ -1,4 +1,4 @@
-"""`qkv show RUN`: the answers read from the run in order of weight, then one measure of every matrix by layer."""
+"""`qkv show RUN --all`: the answers read from the run in order of weight, then one measure of every matrix by layer."""
 
 import textwrap
 from dataclasses import dataclass
@@ -8,12 +8,13 @@ import numpy as np
 
 from qkv.commands.printing import heat, screen
 from qkv.errors import AddressError, UserError
+from qkv.folder.kept_answers import keep
+from qkv.inspection.answers.matrices import against_control
 from qkv.inspection.answers.reading import Answer, read
-from qkv.inspection.control import described, when
 from qkv.instruments.ledger import check_kept
 from qkv.instruments.measures import norm
 from qkv.jsontypes import JsonObject
-from qkv.telemetry import AddressRow, MatrixRow
+from qkv.telemetry import AddressRow, Compared, MatrixRow
 from qkv.words import figure
 
 if TYPE_CHECKING:
@@ -41,13 +42,17 @@ class RunShown:
     steps: np.ndarray
     curves: dict[str, np.ndarray]
     """Address -> `measure` at `steps`."""
-    null: dict[str, tuple[int, float, float]]
-    """Address -> (step, value, value in the random-label control) where both were measured at one step."""
+    null: list[Compared]
+    """Each matrix beside the random-label control at the last step that both have, falling by their ratio."""
     rows: list[MatrixRow]
     at: int | None = None
     """The step that was asked for; then there are no answers, which are of the whole run."""
     compared: str = ""
-    """At which step the random-label control is compared, and what it is; empty where there is none."""
+    """How far matrices moved beside the random-label control; empty where that is not known, or said by an answer."""
+
+    def in_short(self) -> list[tuple[str, str]]:
+        """Each question with its answer in a line."""
+        return [(answer.question, answer.brief or answer.sentence) for answer in self.answers]
 
     def as_json(self) -> JsonObject:
         """The answers, and the last value of every measure by address."""
@@ -58,8 +63,8 @@ class RunShown:
             "answers": [vars(answer) for answer in self.answers],
             "matrices": {row.about.address: {"step": row.step, **row.values} for row in self.rows},
             "against_null": {
-                address: {"measure": self.measure, "step": step, "value": value, "null": null}
-                for address, (step, value, null) in self.null.items()
+                pair.address: {"measure": self.measure, "step": pair.step, "value": pair.value, "null": pair.null}
+                for pair in self.null
             },
         }
 
@@ -68,10 +73,7 @@ class RunShown:
         for rank, answer in enumerate(self.answers, 1):
             _print_answer(rank, answer)
         if self.at is not None:
-            print(
-                "The answers are of the whole run (qkv show without --at); the tables show what was last measured up to"
-                f" step {self.at:,}.\n"
-            )
+            print(f"Last measured up to step {self.at:,}. The answers cover the whole run: leave out --at for them.\n")
         self._print_layers()
         columns = COLUMNS_AT_REST if self.run.config.imported else COLUMNS
         names = [name for name in columns if any(name in row.values for row in self.rows)]
@@ -85,8 +87,7 @@ class RunShown:
         screen.print_table(["matrix", "shape", *names, f"{self.measure} over steps"], table)
 
     def _print_layers(self) -> None:
-        """Rows are layers (L0, dec.L0, dec.L0.cross), columns kinds of matrices; then how they compare with
-        the random-label control at the last step that both have."""
+        """Rows are layers (L0, dec.L0, dec.L0.cross), columns kinds of matrices."""
         from rich.text import Text
 
         found = [r.about for r in self.rows if r.about.head is None and r.about.layer is not None]
@@ -106,11 +107,8 @@ class RunShown:
                 row.append(Text.assemble(figure(value), " ", block))
             rows.append(row)
         screen.print_table([f"{self.measure} at step {int(self.steps[-1]):,}", *kinds], rows)
-        ratios = sorted(((v / n, a) for a, (_, v, n) in self.null.items() if n > 0), reverse=True)
-        if ratios:
-            most, least = (f"{ratio:.2f} times" for ratio in (ratios[0][0], ratios[-1][0]))
-            each = f"each {most}" if most == least else f"most {ratios[0][1]} ({most}), least {ratios[-1][1]} ({least})"
-            print(f"{self.compared}: {each}.")
+        if self.compared:
+            print(self.compared)
 
 
 def _print_answer(rank: int, answer: Answer) -> None:
@@ -128,7 +126,7 @@ def _print_answer(rank: int, answer: Answer) -> None:
     console.print()
 
 
-def look(run: "Run", measure: str, at: int | None) -> RunShown:
+def look(run: "Run", measure: str, at: int | None, *, with_answers: bool = True) -> RunShown:
     """Read what `print` shows, as it was at step `at` or at the end.
 
     Of a run whose telemetry is damaged these are the norms of its weights, which do not come from it.
@@ -138,16 +136,16 @@ def look(run: "Run", measure: str, at: int | None) -> RunShown:
     check_kept(measure, run.config.ledger)
     with run.recorded() as telemetry:
         if telemetry.is_lost:
-            return RunShown(run, [], "norm", np.zeros(0), {}, {}, _of_weights(run, at), at)
+            return RunShown(run, [], "norm", np.zeros(0), {}, [], _of_weights(run, at), at)
         last = telemetry.ends()[1]
         if at is not None and at > last:
             raise UserError(
-                f"{run.path} has no step {at:,}: what it recorded reaches step {last:,}; give a step up to it"
+                f"{run.path} has no step {at:,}: its last recorded step is {last:,}; give a step up to that"
             )
         rows = telemetry.latest(at=at)
         known = [m.name for m in telemetry.measures()]
         curves: dict[str, np.ndarray] = {}
-        steps, null, compared = np.zeros(0), {}, ""
+        steps, pairs, compared = np.zeros(0), [], ""
         if known or measure != "drift":
             grid = telemetry.grid(measure)
             kept = grid.step <= at if at is not None else np.ones(len(grid.step), dtype=bool)
@@ -158,11 +156,16 @@ def look(run: "Run", measure: str, at: int | None) -> RunShown:
             except AddressError:
                 pairs = []
             pairs = [pair for pair in pairs if pair.step > 0]  # at step 0 both have the same weights
-            null = {pair.address: (pair.step, pair.value, pair.null) for pair in pairs}
-            if pairs:
-                compared = f"At {when(pairs[0].step, telemetry)}, relative to {described(telemetry)}"
-        answers = read(run.path, telemetry) if at is None else []
-    return RunShown(run, answers, measure, steps, curves, null, rows, at, compared)
+        answers = read(run.path, telemetry) if at is None and with_answers else []
+        weights = sorted(
+            (pair for pair in pairs if pair.null > 0 and pair.address.rpartition(".")[2].startswith("W_")),
+            key=lambda pair: -pair.value / pair.null,
+        )
+        if weights and measure == "drift" and not answers:
+            compared = against_control(telemetry, weights)
+    if answers and run.folder.is_finished and not run.damage():
+        keep(run.folder, [(answer.question, answer.brief or answer.sentence) for answer in answers])
+    return RunShown(run, answers, measure, steps, curves, pairs, rows, at, compared)
 
 
 def _of_weights(run: "Run", at: int | None) -> list[MatrixRow]:

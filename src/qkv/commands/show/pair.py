@@ -64,8 +64,8 @@ class AlignmentShown:
         from rich.text import Text
 
         console, mean = screen.console(), self.mean
-        what = "its own translation" if self.translated else "the target given"
-        print(f"Where {what} looks in the source; the mean of {len(np.concatenate(self.patterns))} heads.\n")
+        what = "its own translation" if self.translated else "the given target"
+        print(f"What {what} attends to in the source: the mean of {len(np.concatenate(self.patterns))} heads.\n")
         rows = []
         for word, shares in zip(self.target, mean, strict=True):
             first, second = np.argsort(-shares, kind="stable")[[0, min(1, len(shares) - 1)]]
@@ -77,9 +77,11 @@ class AlignmentShown:
                     screen.token(self.source[second]),
                 )
             )
-        screen.print_table(["predicted token", "looks most at", "share", "then at"], rows)
-        print(f"\neven attention: {1 / len(self.source):.2f} on each of {len(self.source)} source tokens")
-        print("Each map: one row per predicted token, one column per source token, bright = attended to.\n")
+        screen.print_table(["predicted token", "attends most to", "share", "then to"], rows)
+        print(
+            f"\nUniform attention would give each of the {len(self.source)} source tokens {1 / len(self.source):.2f}."
+        )
+        print("Each map has one row per predicted token and one column per source token; bright means attended to.\n")
         maps = []
         for layer, found in enumerate(self.patterns):
             for head, pattern in enumerate(found):

@@ -10,6 +10,7 @@ import numpy as np
 from qkv.commands.printing import heat, screen
 from qkv.inspection.patching import MIXER, MLP, STREAM
 from qkv.jsontypes import JsonObject
+from qkv.words import signed
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -22,9 +23,9 @@ __all__ = ["PatchedShown", "look"]
 SHOWN_FROM = 0.005
 """Positions whose shares (or nats, where there are no shares) are all nearer to 0 have no line."""
 KINDS = {
-    STREAM: "What enters a layer (the residual stream), at one {unit} alone",
-    MIXER: "What {mixes} adds, at one {unit} alone",
-    MLP: "What the MLP adds, at one {unit} alone",
+    STREAM: "The input of a layer (the residual stream), at one {unit}",
+    MIXER: "What {mixes} adds, at one {unit}",
+    MLP: "What the MLP adds, at one {unit}",
 }
 MIXES = {"attention": "attention", "lstm": "the LSTM", "mean": "the mean"}
 
@@ -79,25 +80,25 @@ class PatchedShown:
         found = self.patching
         a, b = (screen.quoted(answer) for answer in self.answers)
         where = "" if found.position is None else f" at {self._label(found.position)}, token {found.position + 1}"
-        print(f"Asked{where}: {a} or {b}? log p({a}) - log p({b}) is")
+        print(f"Which is more probable{where}: {a} or {b}? log p({a}) - log p({b}) is")
         reads, unit = self.of
         print(
-            f"{found.odds[0]:+.3f} nats for the first {reads}, {found.odds[1]:+.3f} for the other:"
-            f" {found.difference:+.3f} between them."
+            f"{signed(found.odds[0])} nats for the first {reads} and {signed(found.odds[1])} for the other:"
+            f" a difference of {signed(found.difference)}."
         )
         if found.caution:
             print(found.caution)
-            print(f"In each cell one activation is taken from the other {reads}: how many nats that moves the answer.")
+            print(f"Each cell copies one activation from the other {reads} and shows the change of the answer in nats.")
         else:
-            print(f"In each cell one activation is taken from the other {reads}. Its share of the difference: 0 leaves")
-            print("the answer, 1 makes it that of the other. Behind it the same in nats.")
+            print(f"Each cell copies one activation from the other {reads}, and shows its share of the difference: 0")
+            print("keeps the answer, 1 makes it that of the other. In parentheses: the same in nats.")
         for kind, title in KINDS.items():
             if kind in found.shares:
                 print(f"\n{title.format(mixes=self.mixes, unit=unit)}:")
                 layers = [f"L{layer}" for layer in range(len(found.shares[kind]))]
                 self._table(layers, found.shares[kind].numpy().T)
         if found.heads is not None:
-            print(f"\nWhat one head writes (z), at all {self.units}:")
+            print(f"\nThe output of one head (z), at all {self.units}:")
             values = found.heads.numpy()
             names = [f"H{head}" for head in range(values.shape[1])]
             screen.print_table(["", *names], [(f"L{i}", *self._cells(row)) for i, row in enumerate(values)])
@@ -118,7 +119,7 @@ class PatchedShown:
             screen.print_table([self.of[1], *columns], rows)
         if len(kept) < len(values):
             print(
-                f"({len(values) - len(kept)} of {len(values)} {self.units} left out: nearer to 0 than {SHOWN_FROM:g})"
+                f"({len(values) - len(kept)} of {len(values)} {self.units} left out: closer to 0 than {SHOWN_FROM:g})"
             )
 
     def _cells(self, shares: np.ndarray) -> "list[str | Text]":

@@ -92,7 +92,7 @@ class HeadsShown:
         from rich.text import Text
 
         console = screen.console()
-        print("Each map: one row per query_pos, one column per key_pos, bright = attended to.\n")
+        print("Each map has one row per query token and one column per key token; bright means attended to.\n")
         colour = console.is_terminal
         maps = []
         for note in self.notes:
@@ -105,7 +105,7 @@ class HeadsShown:
             for note in self.notes
         ]
         even = self.notes[0]
-        rows.append(("even attention", *(f"{c.even:.2f}" for c in even.shares), f"{even.even_entropy_nats:.2f}"))
+        rows.append(("uniform attention", *(f"{c.even:.2f}" for c in even.shares), f"{even.even_entropy_nats:.2f}"))
         screen.print_table(["share of attention on", *names, "entropy, nats"], rows)
 
 

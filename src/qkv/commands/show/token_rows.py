@@ -64,8 +64,8 @@ class RowsTable:
         if len(never):
             largest = int(never[self.drift[never].argmax()])
             most, furthest = self._name(largest), figure(float(self.drift[largest]))
-            where = f"never stand in {self.counted_in}"
-            print(f"{len(never):,} rows are of tokens that {where}; of them {most} moved most: {furthest}")
+            where = f"do not occur in {self.counted_in}"
+            print(f"{len(never):,} rows belong to tokens that {where}. Of these, {most} moved most: {furthest}")
 
     def _name(self, i: int) -> str:
         return screen.quoted(self.label(i))

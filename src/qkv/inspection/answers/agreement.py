@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from qkv.jsontypes import JsonObject
 from qkv.models.zoo import LanguageModel
 from qkv.tasks.batch import Batch
 from qkv.tasks.task import Data, Objective
-from qkv.words import amount, listed, many
+from qkv.words import between, listed, many, signed
 
 __all__ = ["CLAIMS", "KEPT", "Check", "Claim", "agreement", "checks", "passes"]
 
@@ -45,7 +45,7 @@ _CALLED = {
     "sgd": "SGD",
     "gpt2": "N(0, 0.02)",
     "xavier": "Glorot's",
-    "zero_out": "output matrices at 0",
+    "zero_out": "zero output matrices",
 }
 
 
@@ -164,11 +164,15 @@ def agreement(evidence: Evidence) -> Answer | None:
     if not compared:
         return None
     differ = [check for check in compared if check.verdict == "differs"]
-    n = f"{len(compared) - len(differ)} of {many(len(compared), 'headline')}"
-    sentence = f"It agrees with {n} from small models that it can be compared with"
-    sentence += f", and differs from {len(differ)}." if differ else "."
-    order = ("differs", "agrees", "cannot be compared")
-    more = [check.sentence for verdict in order for check in found if check.verdict == verdict]
+    agreeing = f"{len(compared) - len(differ)} of the {many(len(compared), 'study result')}"
+    sentence = f"It agrees with {agreeing} that it can be compared with"
+    sentence += f" and differs from {len(differ)}." if differ else "."
+    more = [check.sentence for verdict in ("differs", "agrees") for check in found if check.verdict == verdict]
+    reasons: dict[str, list[str]] = {}
+    for check in found:
+        if check.here is None:
+            reasons.setdefault(check.sentence, []).append(check.claim.study)
+    more += [f"{why} ({listed(list(dict.fromkeys(studies)))})." for why, studies in reasons.items()]
     because, first = _because(evidence, differ), (differ or compared)[0].claim
     return Answer(
         key="agreement",
@@ -180,7 +184,7 @@ def agreement(evidence: Evidence) -> Answer | None:
             for check in found
             for whose, value in (("here", check.here), ("in the study", check.there))
         },
-        null=f"Each headline holds for its study's models. Of {first.study}: {_kept()[first.study]['condition']}.",
+        null=f"Each result holds for its study's models. Those of {first.study}: {_models(first.study)}.",
         weight=0.42,
     )
 
@@ -194,15 +198,21 @@ def checks(evidence: Evidence) -> list[Check]:
 def _check(claim: Claim, here: float | None, why_not: str) -> Check:
     kept = _kept()[claim.study]["contrasts"][claim.contrast]
     there = float(kept["effect"])
-    head = f"{claim.words} ({claim.study})"
     if here is None:
-        verdict = "cannot be compared"
-        return Check(claim, f"Cannot be compared: {head}, because {why_not}.", None, there, verdict)
+        return Check(claim, f"Not compared: {why_not}", None, there, "cannot be compared")
     verdict = "agrees" if claim.agrees(here, there) else "differs"
-    written = partial(amount, unit=kept["unit"])
-    within = "" if kept["low"] is None else f", 95 % interval {written(kept['low'])} to {written(kept['high'])}"
-    sentence = f"{verdict.capitalize()}: {head}: here {written(here)}, there {written(there)} {kept['unit']}{within}."
+    within = "" if kept["low"] is None else f", {between(kept['low'], kept['high'])}"
+    head = f"{verdict.capitalize()}: {claim.words} ({claim.study})"
+    unit = "" if kept["unit"] == "rank correlation" else f" {kept['unit']}"
+    sentence = f"{head}. Here {signed(here)}, there {signed(there)}{unit}{within}."
     return Check(claim, sentence, here, there, verdict)
+
+
+def _models(study: str) -> str:
+    """The models of a study as short sentences, and briefly where its result is known not to hold."""
+    condition, known, exception = _kept()[study]["condition"].partition(". Known not to hold")
+    parts = [part[:1].upper() + part[1:] for part in condition.rstrip(".").split("; ")]
+    return ". ".join(parts) + (known and known + exception.partition(" (")[0])
 
 
 def _because(evidence: Evidence, differ: Sequence[Check]) -> str:
@@ -222,10 +232,12 @@ def _because(evidence: Evidence, differ: Sequence[Check]) -> str:
         there = list(dict.fromkeys(arm[name] for arm in arms))
         if there != [here]:
             others = listed([_called(value) for value in there])
-            parts.append(f"{name.replace('_', ' ')} ({_called(here)}; there {others})")
+            parts.append(
+                f"{name.replace('_', ' ').replace('start', 'initialization')} ({_called(here)}, there {others})"
+            )
     if not parts:
-        return "Where it differs, optimizer, decay and start are those of the studies; size, steps and text may not be."
-    return f"Where it differs, so do {listed(parts)}, perhaps also size, steps and text; any may be the reason."
+        return "Where it differs, its optimizer, weight decay and initialization are those of the studies."
+    return f"Where it differs, this run's settings differ too: {listed(parts)}. Any of these may be the reason."
 
 
 def _called(value: str | float) -> str:
@@ -237,7 +249,7 @@ def _here(evidence: Evidence, claim: Claim, passed: Mapping[str, float]) -> tupl
     """(the run's number, or None with the reason)."""
     if claim.passed:
         value = passed.get(claim.contrast)
-        return value, "" if value is not None else "this run kept no such number (it is made with the report)"
+        return value, "" if value is not None else "the number is recorded only with a report"
     if claim.is_step:
         return _half_way_apart(evidence)
     return _of_rows(evidence, claim)

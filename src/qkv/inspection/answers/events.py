@@ -7,7 +7,7 @@ from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.inspection.control import described
 from qkv.inspection.events import CALLED, Happening, happenings
 from qkv.telemetry import NULL_ARM
-from qkv.words import listed, many
+from qkv.words import listed, many, plural
 
 __all__ = ["events"]
 
@@ -58,7 +58,8 @@ def _rest(found: list[Happening], told: list[Happening]) -> tuple[str, ...]:
     left = Counter(item.kind for item in found if item not in told)
     if not left:
         return ()
-    return (f"And {listed([f'{n:,} more {CALLED[kind][n > 1]}' for kind, n in left.items()])}.",)
+    others = listed([many(n, *CALLED[kind]) for kind, n in left.items()])
+    return (f"There {plural(sum(left.values()), 'is', 'are')} also {others}.",)
 
 
 def _control(evidence: Evidence) -> str:
@@ -68,4 +69,4 @@ def _control(evidence: Evidence) -> str:
         return ""
     kinds = Counter(item.kind for item in happenings(evidence.telemetry, NULL_ARM))
     what = listed([many(n, *CALLED[kind]) for kind, n in kinds.items()]) if kinds else "nothing"
-    return f"In the {many(steps, 'update')} of {described(evidence.telemetry)} the same search finds {what}."
+    return f"In the {many(steps, 'update')} of {described(evidence.telemetry)}, the same search finds {what}."

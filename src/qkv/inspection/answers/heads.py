@@ -14,19 +14,19 @@ from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.inspection.events import RISES, ROLES, SATURATED
 from qkv.tasks.evaluation import ratio_interval
 from qkv.telemetry import Telemetry
-from qkv.words import listed, many, number
+from qkv.words import listed, many, number, percent
 
 __all__ = ["heads"]
 
 _PLACES = {
-    "induction": "what followed a repeated token",
-    "previous_mass": "the token before",
-    "own_mass": "the own token",
-    "first_mass": "the first",
+    "induction": "after an earlier copy",
+    "previous_mass": "previous token",
+    "own_mass": "itself",
+    "first_mass": "first token",
 }
 _THRESHOLDS = (
-    "A habit is counted from "
-    + listed([f"{least:g} more of the attention on {_PLACES[name]}" for name, least in RISES.items()], "or")
+    "A head is called specialized if its attention to one kind of position rose by "
+    + listed([f"{least:g} ({_PLACES[name]})" for name, least in RISES.items()], "or")
     + "."
 )
 
@@ -38,7 +38,7 @@ class Looked(NamedTuple):
     """At the first recorded step."""
     now: float
     interval: tuple[float, float] | None = None
-    """95 %, of `now`, over windows; None where windows were not kept apart."""
+    """95%, of `now`, over windows; None where windows were not kept apart."""
     windows: int = 0
     """How many it is over; 0 where they were not kept apart."""
 
@@ -48,7 +48,7 @@ Series = dict[str, Looked]
 
 
 def heads(evidence: Evidence) -> Answer | None:
-    """How many heads came to look at one place, which, and how widely the others look.
+    """How many heads specialized, in what, and how widely the others look.
 
     A head has a habit where `RISES` more of its attention goes to one place than at the first recorded step.
     """
@@ -68,7 +68,7 @@ def heads(evidence: Evidence) -> Answer | None:
     n = sum(map(len, habits.values()))
     saturated = sum(looked.now >= SATURATED for looked in dominant.values())
     told = [_habit(name, habits[name]) for name in RISES if name in habits]
-    told_first = f"{n} of {many(len(named), 'head')} came to look at one place" if n else _none(len(named), saturated)
+    told_first = f"{n} of {many(len(named), 'head')} specialized" if n else _none(len(named), saturated)
     spread = _spread(entropy)
     windows = min(looked.windows for series in found.values() for looked in series.values())
     return Answer(
@@ -90,10 +90,10 @@ def _basis(windows: int, examples: str) -> str:
     if windows:
         of = {"windows": "windows of the validation text", "buckets": "validation pairs"}
         what = of.get(examples, f"validation {examples}")
-        return f"These are means over {windows} {what}, with 95 % intervals over them."
+        return f"Means over {windows} {what}, with 95% intervals over them."
     return (
-        "These come from the few windows that are looked at while training, so they have no interval; a finished run "
-        "is measured on 16 or more."
+        "These numbers come from the few windows measured during training, so they have no interval. A finished run is "
+        "measured on 16 or more."
     )
 
 
@@ -112,25 +112,24 @@ def _shares(habits: dict[str, list[tuple[Looked, str]]]) -> dict[str, float | No
 def _habit(measure: str, rows: list[tuple[Looked, str]]) -> str:
     """One habit and who has it most."""
     looked, head = rows[0]
-    within = f", 95 % interval {number(looked.interval[0])} to {number(looked.interval[1])}" if looked.interval else ""
-    others = f", and so do {len(rows) - 1} more" if len(rows) > 2 else f", and so does {rows[1][1]}" if rows[1:] else ""
-    return f"{head} {ROLES[measure]} ({number(looked.now)} of its attention{within}{others})"
+    within = f"; 95% interval {percent(looked.interval[0])} to {percent(looked.interval[1])}" if looked.interval else ""
+    others = f", as do {len(rows) - 1} more" if len(rows) > 2 else f", as does {rows[1][1]}" if rows[1:] else ""
+    return f"{head} {ROLES[measure]} ({percent(looked.now)} of its attention{within}){others}"
 
 
 def _none(n: int, saturated: int) -> str:
     if saturated:
-        return f"{saturated} of {many(n, 'head')} look at one key alone in nearly every row: their softmax is saturated"
-    which = f"none of {n} heads looks" if n > 1 else "the one head does not look"
-    return f"Nothing that stands out: {which} at one place much more than at the start"
+        return f"{saturated} of {many(n, 'head')} give nearly all attention to a single key: their softmax is saturated"
+    return f"No head specialized: none of {n} attends to one kind of position much more than at initialization"
 
 
 def _before(entropy: Series) -> str:
     """What the heads did at the first look, which habits are counted from."""
     if not entropy:
-        return "Habits are counted from the first look."
+        return "The comparison is with the first measurement."
     first = number(_entropies(entropy)["median entropy at the start (nats)"])
-    whose = "its" if len(entropy) == 1 else "the middle head's"
-    return f"Habits are counted from the first look, where {whose} entropy was {first} nats."
+    whose = "its" if len(entropy) == 1 else "the median head's"
+    return f"The comparison is with the first measurement, where {whose} entropy was {first} nats."
 
 
 def _entropies(entropy: Series) -> dict[str, float | None]:
@@ -138,22 +137,24 @@ def _entropies(entropy: Series) -> dict[str, float | None]:
         return {}
     pairs = [(looked.first, looked.now) for looked in entropy.values()]
     first, last = (float(median) for median in np.median(pairs, axis=0))
-    return {"median entropy at the start (nats)": first, "median entropy now (nats)": last}
+    sharpest = min(looked.now for looked in entropy.values())
+    now = {"median entropy now (nats)": last, "lowest entropy now (nats)": sharpest}
+    return {"median entropy at the start (nats)": first, **now}
 
 
 def _spread(entropy: Series) -> str:
     """How widely heads look, and what that is in tokens."""
     if not entropy:
         return ""
-    first, last = _entropies(entropy).values()
+    first, last, _ = _entropies(entropy).values()
     assert first is not None and last is not None
-    as_many = f"as widely as {many(round(np.exp(last)), 'token')} in equal parts (at the start {np.exp(first):.0f})"
+    as_many = f"over about {many(round(np.exp(last)), 'token')} ({np.exp(first):.0f} at initialization)"
     if len(entropy) == 1:
-        return f"It looks {as_many}: entropy {number(last)} nats."
+        return f"It spreads its attention {as_many}: entropy {number(last)} nats."
     sharpest = min(entropy, key=lambda head: entropy[head].now)
     return (
-        f"The middle head looks {as_many}: entropy {number(last)} nats; the sharpest, {sharpest}, has "
-        f"{number(entropy[sharpest].now)}."
+        f"The median head spreads its attention {as_many}: entropy {number(last)} nats. The sharpest is {sharpest}, "
+        f"with {number(entropy[sharpest].now)}."
     )
 
 

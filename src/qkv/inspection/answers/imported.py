@@ -1,7 +1,7 @@
 """What an imported model can say of itself: where it comes from, and that nothing was trained here."""
 
 from qkv.inspection.answers.answer import Answer, Evidence
-from qkv.words import listed, many
+from qkv.words import many
 
 __all__ = ["imported"]
 
@@ -19,10 +19,10 @@ def imported(evidence: Evidence) -> Answer | None:
     return Answer(
         key="import",
         question="Where does this model come from?",
-        sentence=f"It was imported from {source}{family}: {many(n, 'parameter')}, measured as they came.",
+        sentence=f"It was imported from {source}{family}: {many(n, 'parameter')}, unchanged.",
         more=(
-            f"Nothing was trained here, so there are {listed(['no losses', 'no text', 'no earlier weights'])};"
-            " qkv train SOURCE --from RUN trains it further, and then everything is recorded.",
+            "Nothing was trained here, so there are no losses, no text and no earlier weights. To train it further and"
+            " record everything, type: qkv train SOURCE --from RUN",
             *notes,
         ),
         numbers={"parameters": float(n)},

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from qkv.errors import AddressError
 from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.telemetry import LEDGER_ARM, Telemetry
-from qkv.words import listed, number, percent
+from qkv.words import listed, number, percent, signed
 
 __all__ = ["Balance", "balance", "ledger"]
 
@@ -81,34 +81,32 @@ def ledger(evidence: Evidence) -> Answer | None:
     for address, value in found.earned.items():
         kind = address.rpartition(".")[2]
         kinds[kind] = kinds.get(kind, 0.0) + value
-    by_kind = ", ".join(f"{k} {number(v)}" for k, v in sorted(kinds.items(), key=lambda item: sign * -item[1]))
+    by_kind = ", ".join(f"{k} {signed(v)}" for k, v in sorted(kinds.items(), key=lambda item: sign * -item[1]))
     worst = order[-1]
     direction = "fell" if sign < 0 else "rose"
-    more = [f"By kind of matrix, nats that its movement changed the loss by (below 0 lowered it): {by_kind}."]
+    more = [
+        f"From step {found.first_step:,} to {found.last_step:,}, all matrices together account for it to within "
+        f"{number(abs(found.error))} nats ({percent(abs(found.error / found.change))}).",
+    ]
+    more += [f"Change of the loss by kind of matrix, in nats: {by_kind}."]
     if sign * found.earned[worst] < 0:
-        more.append(f"{worst} moved against it, by {number(abs(found.earned[worst]))} nats.")
+        more.append(f"The movement of {worst} worked against it, by {number(abs(found.earned[worst]))} nats.")
     every = (evidence.telemetry.fact("ledger.probe") or {}).get("every", 1)
     if every > 1:
         more.append(
-            f"Between entries, up to {every} updates apart, the straight line stands for the way training took."
+            f"Between entries, up to {every} updates apart, the path of training is approximated by a straight line."
         )
     numbers: dict[str, float | None] = {"change of the probe's loss (nats)": found.change}
     numbers |= {"not accounted for (nats)": found.error}
     numbers |= {f"{address} earned (nats)": found.earned[address] for address in order[:NAMED]}
     return Answer(
         key="ledger",
-        question="Which matrices earned the loss?",
-        sentence=(
-            f"The probe's loss {direction} by {number(abs(found.change))} nats from step {found.first_step:,} to "
-            f"{found.last_step:,}; of that {listed(best)} came with the "
-            f"movement of these matrices. All together account for it but for {number(abs(found.error))} nats "
-            f"({percent(abs(found.error / found.change))})."
-        ),
-        brief=f"{listed(best)} of the {number(abs(found.change))} nats by which the probe's loss {direction}.",
+        question=f"Which matrices {'lowered' if sign < 0 else 'raised'} the loss?",
+        sentence=f"{listed(best)} of the {number(abs(found.change))} nats by which the probe batch's loss {direction}.",
         more=tuple(more),
         numbers=numbers,
         address=order[0],
         measure=EARNED,
         weight=0.65 if abs(found.error) < CLOSES * abs(found.change) else 0.3,
-        null="A matrix that does not move earns 0; one that the others undo earns the opposite of what they do.",
+        null="A matrix that does not move counts as 0. One whose effect the others undo counts against them.",
     )

@@ -1,25 +1,30 @@
-"""How good the run is: its loss beside baselines, over-fitting, what it writes, what went wrong, what watching cost."""
+"""How good the run is: its loss beside baselines, overfitting, what it writes, what went wrong, what watching cost."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.tasks import Standing, Task, standing, worse_than_nothing
 from qkv.telemetry import Evaluation, Sample
-from qkv.words import listed, many, number, percent, plural
+from qkv.words import as_good_as, between, listed, many, number, percent, plural, signed, stands
 
-__all__ = ["NOTHING", "among", "followed", "loss", "over_fitting", "samples", "trouble", "watch"]
+__all__ = ["NOTHING", "followed", "loss", "over_fitting", "samples", "trouble", "watch"]
 
 OVER_FITTING = 0.01
-"""The validation loss must have risen by this share above its lowest before it is called over-fitting."""
+"""The validation loss must have risen by this share above its lowest before it is called overfitting."""
 
 DEAR, LONG = 0.03, 60.0
 """The default instruments should cost no more than this share of the training time; what they cost below so many
 seconds is nothing to read first."""
 
-NOTHING = "nothing but an end"
+NOTHING = "an empty output"
 """What a sample without a word is called."""
+
+CLOSE = {"accuracy": 3.0, "bleu": 1.0, "loss": 0.05}
+"""What a figure is about as good as differs by at most this: points of accuracy, points of BLEU, nats."""
+
+Interval = tuple[float, float]
 
 
 def loss(evidence: Evidence) -> Answer | None:
@@ -30,65 +35,81 @@ def loss(evidence: Evidence) -> Answer | None:
     if evidence.task.judged and isinstance(evidence.summary.get(evidence.task.metric), float):
         return _judged(evidence, best)
     lines, margin = _baselines(evidence), evidence.telemetry.fact("loss_less_ngram")
-    stands = [(f"{name} ({number(nats)})", _standing(name, best.loss - nats, margin)) for name, nats in lines]
-    beaten, level, ahead = ([name for name, where in stands if where == one] for one in ("better", "level", "worse"))
-    bits = "" if best.bits_per_byte is None else f" ({best.bits_per_byte:.3f} bits per byte)"
-    what = f"{best.loss:.4f} nats per {evidence.unit}{bits} on {_whole(evidence)}, at step {best.step:,}"
-    brief = ""
+    intervals = {_NGRAM: (dict(lines)[_NGRAM] + margin["low"], dict(lines)[_NGRAM] + margin["high"])} if margin else {}
+    groups = _groups("loss", dict(lines), best.loss, intervals)
+    bits = "" if best.bits_per_byte is None else f" ({number(best.bits_per_byte, 3)} bits per byte)"
+    own = f"{_nats(best.loss)} per {evidence.unit}"
+    sentence = f"{_start(groups)}{own} is {stands(*groups)}.{_lost(evidence, best.loss)}"
     if not lines:
-        nothing = f"; knowing nothing costs {math.log(evidence.n_answers):.3f}" if evidence.n_answers else ""
-        sentence = f"The lowest loss is {what}{nothing}."
-    elif level:
-        told = f"not significantly different from {listed(level)}"
-        sentence = f"About as good as counting: {what}, is {told}{_others(beaten, ahead)}."
-        brief = f"About as good as counting: {told}{_others(beaten, ahead)}."
-    elif not ahead:
-        sentence = f"Yes: {what}, is better than {listed(beaten)}."
-    elif not beaten:
-        sentence = f"No: {what}, is no better than {listed(ahead, 'or')}.{_lost(evidence, best.loss)}"
-    else:
-        sentence = f"Better than {listed(beaten)}, not yet than {listed(ahead, 'or')}: {what}."
-        brief = (
-            f"Not yet: better than {listed(beaten)}, worse than {listed(ahead)}; its loss is {number(best.loss)} nats."
-        )
+        sentence = f"The lowest validation loss is {own}, with no baseline to compare it with."
+    where = f"The lowest validation loss is {own}{bits}, at step {best.step:,}, over {_whole(evidence)}."
     return Answer(
         key="loss",
         question="Is the loss good?",
         sentence=sentence,
-        brief=brief,
-        more=_margin(evidence, margin) if lines else (),
+        more=(where, *(_margin(evidence, margin) if lines else ())),
         numbers={f"validation loss (nats per {evidence.unit})": best.loss, "bits per byte": best.bits_per_byte}
         | {f"{name} (nats per {evidence.unit})": nats for name, nats in lines}
         | {f"minus the best n-gram, {part}": margin[part] for part in margin or ()},
         measure="loss",
         null=_knowing_nothing(evidence),
-        weight=0.5 if not lines else 0.9 if not beaten else 0.7,
+        weight=0.5 if not lines else 0.7 if groups[0] else 0.9,
     )
 
 
 _NGRAM = "the best n-gram"
 
 
-def _standing(name: str, difference: float, margin: JsonObject | None) -> Standing:
-    """How the loss compares with a baseline: with the best n-gram by the interval of the paired `margin`, if known."""
-    if margin and name.startswith(_NGRAM):
-        return standing(margin["difference"], (margin["low"], margin["high"]), 0.0, higher_is_better=False)
-    return "better" if difference < 0 else "worse"
+def _nats(value: float) -> str:
+    return f"{number(value, 3)} nats"
 
 
-def _others(beaten: Sequence[str], ahead: Sequence[str]) -> str:
-    better = f", and better than {listed(beaten)}" if beaten else ""
-    return f"{better}, and worse than {listed(ahead)}" if ahead else better
+def _start(groups: Sequence[Sequence[str]]) -> str:
+    """Yes, no or neither, by the baselines that it is better than, level with and worse than."""
+    better, level, worse = groups
+    if worse:
+        return "Not yet: " if better or level else "No: "
+    is_open = any(words.startswith("neither") for words in level)
+    return "Inconclusive: " if is_open else "Level with the best baseline: " if level else "Yes: "
+
+
+def _groups(
+    metric: str, known: Mapping[str, float], own: float, intervals: Mapping[str, Interval], *, higher: bool = False
+) -> tuple[list[str], list[str], list[str]]:
+    """The baselines that a figure is better than, level with and worse than, as phrases for `stands`.
+
+    `intervals` are those of the figure, by the baseline that it is compared with.
+    """
+    groups: dict[Standing, list[str]] = {"better": [], "level": [], "worse": []}
+    scale, unit = (100, "points") if metric == "accuracy" else (1, "nats" if metric == "loss" else "points")
+    for name, value in sorted(known.items(), key=lambda item: item[1] if higher else -item[1]):  # the best one last
+        interval = intervals.get(name)
+        where, size = standing(own, interval, value, higher_is_better=higher), _size(metric, value)
+        said = f"{name} ({size})"
+        if where == "level":
+            low, high = (round(scale * (end - value), 6) for end in interval or (own, own))
+            said = as_good_as(name, size, low, high, close=CLOSE[metric], unit=unit)
+        groups[where].append(said)
+    better, level, worse = groups["better"], groups["level"], groups["worse"]
+    if len(better) == len(known) > 1:
+        better = [f"{better[-1]} and every other baseline"]
+    if len(worse) == len(known) > 1:
+        worse = [f"{worse[0]} and every other baseline"]
+    return better, level, worse
+
+
+def _size(metric: str, value: float) -> str:
+    """A figure as people read it: a loss with three digits, BLEU with two, accuracy in percent."""
+    return percent(value) if metric == "accuracy" else number(value, 3 if metric == "loss" else 2)
 
 
 def _margin(evidence: Evidence, margin: JsonObject | None) -> tuple[str, ...]:
     """The loss minus that of the best n-gram, with its interval."""
     if not margin:
         return ()
-    difference, low, high = (f"{margin[part]:+.3f}" for part in ("difference", "low", "high"))
     return (
-        f"On the same {plural(2, evidence.unit)}, its loss minus that of {_NGRAM} is {difference} nats per "
-        f"{evidence.unit} (95 % interval {low} to {high} over {margin['windows']} windows).",
+        f"The difference from {_NGRAM} on the same {plural(2, evidence.unit)} is {signed(margin['difference'])} nats "
+        f"({between(margin['low'], margin['high'])}, over {margin['windows']} windows).",
     )
 
 
@@ -102,43 +123,53 @@ def _lost(evidence: Evidence, loss: float) -> str:
     """What a loss says that is worse than that of a model which learned nothing."""
     if not worse_than_nothing(loss, evidence.n_answers):
         return ""
-    return " It is worse than knowing nothing: the learning rate may be too high."
+    if worse_than_nothing((evidence.telemetry.fact("baselines") or {}).get("unigram", 0.0), evidence.n_answers):
+        return " Counting tokens is also worse than uniform guessing: the validation text is unlike the training text."
+    return " That is worse than uniform guessing: the learning rate may be too high."
 
 
 def _knowing_nothing(evidence: Evidence) -> str:
     if not evidence.n_answers:
         return ""
     return (
-        f"A model that learned nothing gives every {'class' if evidence.task.target != 'token' else 'token'} the "
-        f"same probability: ln {evidence.n_answers:,} = {math.log(evidence.n_answers):.3f} nats."
+        f"Uniform guessing among {evidence.n_answers:,} {'tokens' if evidence.task.target == 'token' else 'classes'} "
+        f"gives {number(math.log(evidence.n_answers), 3)} nats (ln {evidence.n_answers:,})."
     )
 
 
 def _judged(evidence: Evidence, best: Evaluation) -> Answer:
     """The same of a task that is judged by a metric: accuracy, BLEU; of its best weights, with their interval."""
     task, summary = evidence.task, evidence.summary
-    name, own = task.metric.replace("bleu", "BLEU"), summary[task.metric]
-    interval = summary.get(f"{task.metric}_interval")
+    name, own, interval = task.metric, summary[task.metric], summary.get(f"{task.metric}_interval")
     known = _known(task, summary)
-    better, level, worse = _groups(task, summary)
-    words = among(task, summary)
-    start = ""
-    if known:
-        start = "Not yet: " if better and worse else "No: " if worse else "About as good: " if level else "Yes: "
-    within = f" (95 % interval {number(interval[0])} to {number(interval[1])})" if interval else ""
+    intervals = {words: (interval[0], interval[1]) for words in known} if interval else {}
+    groups = _groups(name, known, own, intervals, higher=task.higher_is_better)
+    label = name.replace("bleu", "BLEU")
+    compared = f", {stands(*groups)}" if known else ""
+    within = f", with a 95% interval of {_size(name, interval[0])} to {_size(name, interval[1])}" if interval else ""
     numbers: dict[str, float | None] = {name: own, f"validation loss (nats per {evidence.unit})": best.loss}
-    loss_ = f"{best.loss:.4f} nats per {evidence.unit}, at step {best.step:,}"
+    numbers |= {f"{name}, low": interval[0], f"{name}, high": interval[1]} if interval else {}
     return Answer(
         key="loss",
         question="Is it good?",
-        sentence=f"{start}{name} {number(own)}{within} on all validation {task.items or task.examples}"
-        f"{', ' if words else ''}{words}. The lowest loss is {loss_}.",
-        brief=f"{start}{name} {number(own)}{', ' if words else ''}{words}.",
-        numbers=numbers | {f"{label} ({name})": value for label, value in known.items()},
+        sentence=f"{_start(groups) if known else ''}{label} {_size(name, own)}{compared}.{_higher(task, summary)}",
+        more=(
+            f"That is over {_whole(evidence)}{within}.",
+            f"The lowest validation loss is {_nats(best.loss)} per {evidence.unit}, at step {best.step:,}.",
+        ),
+        numbers=numbers | {f"{words} ({name})": value for words, value in known.items()},
         measure="loss",
         null=_knowing_nothing(evidence),
-        weight=0.5 if not known else 0.9 if not better else 0.7,
+        weight=0.5 if not known else 0.7 if groups[0] else 0.9,
     )
+
+
+def _higher(task: Task, summary: JsonMapping) -> str:
+    """The baselines with a lower loss, for a task that is judged by another figure."""
+    nats, loss = summary.get("baselines_nats") or {}, summary.get("val_loss")
+    named = ((words, nats.get(line)) for line, words in task.yardsticks.items())
+    lower = [f"{words} ({_nats(n)})" for words, n in named if loss is not None and n is not None and n < loss]
+    return f" Its loss is higher than that of {listed(lower)}." if lower else ""
 
 
 def _known(task: Task, summary: JsonMapping) -> dict[str, float]:
@@ -147,34 +178,10 @@ def _known(task: Task, summary: JsonMapping) -> dict[str, float]:
     return {words: value for words, value in lines.items() if isinstance(value, int | float)}
 
 
-def _groups(task: Task, summary: JsonMapping) -> tuple[list[str], list[str], list[str]]:
-    """Baselines that the run is better than, level with and worse than, each with its metric."""
-    groups: dict[Standing, list[str]] = {"better": [], "level": [], "worse": []}
-    interval = summary.get(f"{task.metric}_interval")
-    for words, value in _known(task, summary).items():
-        stands = standing(summary[task.metric], interval, value, higher_is_better=task.higher_is_better)
-        groups[stands].append(f"{words} ({number(value)})")
-    return groups["better"], groups["level"], groups["worse"]
-
-
-def among(task: Task, summary: JsonMapping) -> str:
-    """Where the metric of a judged task stands among its baselines, as far as its interval tells; empty without any."""
-    better, level, worse = _groups(task, summary)
-    parts = [f"better than {listed(better)}"] if better else []
-    parts += [f"not significantly better than {listed(level, 'or')}"] if level else []
-    parts += [f"worse than {listed(worse)}"] if worse else []
-    nats, loss = summary.get("baselines_nats") or {}, summary.get("val_loss")
-    named = ((words, nats.get(line)) for line, words in task.yardsticks.items())
-    lower = [f"{words} ({number(n)} nats)" for words, n in named if loss is not None and n is not None and n < loss]
-    parts += [f"but with a higher loss than {listed(lower)}"] if lower and not worse else []
-    return ", ".join(parts)
-
-
 def _baselines(evidence: Evidence) -> list[tuple[str, float]]:
     """Name and nats per target, falling."""
     found: JsonObject = evidence.telemetry.fact("baselines") or {}
-    order = found.get("ngram_order")
-    names = {"unigram": "unigram", "bigram": "bigram", "ngram": f"{_NGRAM}, of order {order}", "xz": "xz"}
+    names = {"unigram": "unigram counts", "bigram": "bigram counts", "ngram": _NGRAM, "xz": "the compressor xz"}
     names |= {name: words for name, words in evidence.task.yardsticks.items() if name not in names}
     lines = [(words, found[name]) for name, words in names.items() if isinstance(found.get(name), int | float)]
     return sorted(((w, float(v)) for w, v in lines if math.isfinite(v)), key=lambda line: -line[1])
@@ -192,26 +199,25 @@ def over_fitting(evidence: Evidence) -> Answer | None:
     over = last.step > best.step and rise > OVER_FITTING
     if over and _both_rose(best, last):
         over = False
-        sentence = (
-            f"No: both losses rose after step {best.step:,}, the validation loss from {best.loss:.3f} to"
-            f" {last.loss:.3f}{trained}: the training diverged. best.safetensors holds step {best.step:,}."
-        )
+        sentence = f"No, it diverged: both losses rose after step {best.step:,}."
     elif over:
-        sentence = (
-            f"Yes, from step {best.step:,} on: the validation loss rose from {best.loss:.3f} to {last.loss:.3f}"
-            f"{trained}. best.safetensors holds step {best.step:,}."
-        )
+        sentence = f"Yes: the validation loss rises after step {best.step:,}."
     elif last.step > best.step:
-        sentence = f"Not noticeably: it was lowest at step {best.step:,} and is {percent(rise)} above that at the end."
+        sentence = f"No: the validation loss was lowest at step {best.step:,} and ended only {percent(rise)} higher."
     else:
-        sentence = f"No: the validation loss is lowest at the end, step {last.step:,}{trained}."
+        sentence = f"No: the validation loss is lowest at the last step, {last.step:,}."
+    lowest, end = number(best.loss, 3), number(last.loss, 3)
+    ends = f"The validation loss was {lowest} nats at step {best.step:,} and {end} at the end"
+    kept = f"The weights of step {best.step:,} are kept as the best ones."
     return Answer(
         key="over-fitting",
-        question="Did it over-fit?",
+        question="Did it overfit?",
         sentence=sentence,
+        more=(f"{ends if best.step != last.step else ''}{trained}", *([kept] if last.step > best.step else [])),
         numbers={
             "lowest validation loss": best.loss,
             "its step": float(best.step),
+            "training loss then": best.train_loss,
             "last validation loss": last.loss,
             "last training loss": last.train_loss,
         },
@@ -221,16 +227,18 @@ def over_fitting(evidence: Evidence) -> Answer | None:
 
 
 def _both_rose(best: Evaluation, last: Evaluation) -> bool:
-    """Whether the training loss rose as well: that is no over-fitting."""
+    """Whether the training loss rose as well: that is not overfitting."""
     return best.train_loss is not None and last.train_loss is not None and last.train_loss >= best.train_loss
 
 
 def _train_losses(best: Evaluation, last: Evaluation) -> str:
+    end = "" if best.step == last.step else "."
     if last.train_loss is None:
-        return ""
+        return end
     if best.step == last.step or best.train_loss is None:
-        return f"; the training loss there is {last.train_loss:.3f}"
-    return f" while the training loss went from {best.train_loss:.3f} to {last.train_loss:.3f}"
+        return f"{end and '. '}The training loss there is {number(last.train_loss, 3)} nats."
+    went = "from {} to {}".format(*(number(loss, 3) for loss in (best.train_loss, last.train_loss)))
+    return f"; the training loss went {went}."
 
 
 def followed(samples: Sequence[Sample]) -> list[Sample]:
@@ -246,7 +254,7 @@ def samples(evidence: Evidence) -> Answer | None:
     if not found:
         return None
     early, last = found[0], found[-1]
-    more = () if early.step == last.step else (f"At step {early.step:,} it wrote: {_short(early.text)}",)
+    more = () if early.step == last.step else (f"At step {early.step:,}: {_short(early.text)}",)
     return Answer(
         key="samples",
         question="What does it answer?" if evidence.task.judged else "What does it write?",
@@ -272,10 +280,10 @@ def watch(evidence: Evidence) -> Answer | None:
     return Answer(
         key="watch",
         question="What did watching cost?",
-        sentence=f"{percent(cost['share'])} of the training time, for {many(cost['numbers'], 'number')} "
-        f"from {many(cost['looks'], 'look')} at every matrix.",
+        sentence=f"{percent(cost['share'])} of the time: {many(cost['looks'], 'measurement')} of every matrix.",
+        more=(f"They gave {many(cost['numbers'], 'number')}.",),
         numbers={"share of training time": cost["share"], "seconds": cost["seconds"]},
-        null="Without watching the weights are the same, byte for byte.",
+        null="Without watching, the weights are the same, byte for byte.",
         weight=0.5 if cost["level"] == "light" and cost["share"] > DEAR and cost["seconds"] > LONG else 0.05,
     )
 

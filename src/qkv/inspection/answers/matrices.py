@@ -10,12 +10,12 @@ from qkv.errors import AddressError
 from qkv.inspection.answers.answer import Answer, Evidence, apart
 from qkv.inspection.control import CONTROL, described, learned, when
 from qkv.telemetry import Compared, Grid, Telemetry
-from qkv.words import listed, many, number
+from qkv.words import listed, many, number, percent, plural, relative
 
-__all__ = ["frozen", "matrices", "order"]
+__all__ = ["against_control", "frozen", "matrices", "order"]
 
 FEWEST_LOOKS = 8
-"""Recorded steps from which on it is told what moved first; with fewer, what the first gradient did not reach stands
+"""Recorded steps from which on it is said what moved first; with fewer, what the first gradient did not reach is said
 with what did not move."""
 
 
@@ -28,29 +28,27 @@ def matrices(evidence: Evidence) -> Answer | None:
     moving = sorted(((v, a) for a, v in last.items() if v > 0), reverse=True)
     if not moving:
         return None
-    most, least = moving[0], moving[-1]
-    then = " and ".join(f"{a} ({number(v)})" for v, a in moving[1:3])
-    size = _size(evidence.telemetry, most[1])
-    sentence = f"{most[1]} moved most: by {number(most[0])} of {size}"
-    few = " of those that moved" if len(moving) < len(last) else ""
-    sentence += f", then {then}; {least[1]} least{few} ({number(least[0])})." if len(moving) > 3 else "."
+    write = percent if moving[0][0] < 1 else number  # one unit in the whole sentence
+    sentence = f"{moving[0][1]} moved most, by {relative(moving[0][0], _size(evidence.telemetry, moving[0][1]))}"
+    if len(moving) > 1:
+        few = " of those that moved" if len(moving) < len(last) else ""
+        sentence += f"; {moving[-1][1]} moved least{few} ({write(moving[-1][0])})"
     kinds = _median_by_kind(last)
-    by_kind = ", ".join(f"{kind} {number(v)}" for kind, v in sorted(kinds.items(), key=lambda item: -item[1]))
+    by_kind = ", ".join(f"{kind} {write(v)}" for kind, v in sorted(kinds.items(), key=lambda item: -item[1]))
     pairs = _pairs(evidence.telemetry, set(last))
-    figures: dict[str, float | None] = {f"drift of {a}": v for v, a in moving[:3]}
+    figures: dict[str, float | None] = {f"drift of {a}": v for v, a in (*moving[:3], moving[-1])}
     figures |= {f"median drift of {kind}": v for kind, v in kinds.items()}
     if pairs:
         figures |= {f"{p.address} at step {p.step}, relative to the {CONTROL}": p.ratio for p in (pairs[0], pairs[-1])}
     return Answer(
         key="matrices",
         question="Which matrices moved?",
-        sentence=sentence,
-        brief=_furthest(moving, size),
-        more=tuple(line for line in (f"Median drift by kind: {by_kind}.", _units(evidence.telemetry)) if line),
+        sentence=f"{sentence}.",
+        more=tuple(line for line in (f"Median by kind of matrix: {by_kind}.", _units(evidence.telemetry)) if line),
         numbers=figures,
-        address=most[1],
+        address=moving[0][1],
         measure="drift",
-        null=_control_sentence(evidence, pairs),
+        null=f"{against_control(evidence.telemetry, pairs)} {learned(evidence)}".strip() if pairs else "",
         weight=0.4 + 0.3 * max((apart(p.value, p.null) for p in pairs), default=0.0),
     )
 
@@ -58,15 +56,7 @@ def matrices(evidence: Evidence) -> Answer | None:
 def _size(telemetry: Telemetry, address: str) -> str:
     """What a matrix's drift is a share of."""
     row = next((row for row in telemetry.latest(address, at=0)), None)
-    return "a usual start's size" if row is not None and row.values.get("norm") == 0 else "its starting size"
-
-
-def _furthest(moving: Sequence[tuple[float, str]], size: str) -> str:
-    """The two ends of a list of (drift, address), falling; empty for one matrix."""
-    (most, first), (least, last) = moving[0], moving[-1]
-    if first == last:
-        return ""
-    return f"{first} furthest, by {number(most)} of {size}; {last} least, by {number(least)}."
+    return "the norm of a usual start" if row is not None and row.values.get("norm") == 0 else "its initial norm"
 
 
 def _from_zero(telemetry: Telemetry) -> list[str]:
@@ -75,7 +65,7 @@ def _from_zero(telemetry: Telemetry) -> list[str]:
 
 
 def _together(so: Mapping[str, bool]) -> list[str]:
-    """Names of the matrices that are so: a kind if all of it is, `enc.**.W_O` if all of a stack's is, else each."""
+    """Names of the matrices that are so: a kind if all of it is, the kind of a stack if all of that is, else each."""
     names: list[str] = []
     for address, is_so in so.items():
         stack, _, kind = address.rpartition(".")
@@ -87,7 +77,7 @@ def _together(so: Mapping[str, bool]) -> list[str]:
         elif stack in ("enc", "dec") and all(
             other for a, other in so.items() if a.startswith(f"{stack}.") and a.rpartition(".")[2] == kind
         ):
-            names.append(f"{stack}.**.{kind}")
+            names.append(f"{kind} of the {'encoder' if stack == 'enc' else 'decoder'}")
         else:
             names.append(address)
     return list(dict.fromkeys(names))
@@ -95,7 +85,10 @@ def _together(so: Mapping[str, bool]) -> list[str]:
 
 def _units(telemetry: Telemetry) -> str:
     names = _from_zero(telemetry)
-    return f"{listed(names)} started at zero; the size of a usual start stands in for theirs." if names else ""
+    if not names:
+        return ""
+    verb = "starts" if len(names) == 1 else "start"
+    return f"{listed(names)} {verb} at zero, so movement is measured against the norm of a usual start there."
 
 
 def _pairs(telemetry: Telemetry, among: set[str]) -> list[Compared]:
@@ -108,23 +101,19 @@ def _pairs(telemetry: Telemetry, among: set[str]) -> list[Compared]:
     return sorted(pairs, key=lambda p: -p.value / p.null)
 
 
-def _control_sentence(evidence: Evidence, pairs: Sequence[Compared]) -> str:
-    """The largest and the smallest ratio of drifts, at which step, and what the control is."""
-    if not pairs:
-        return ""
+def against_control(telemetry: Telemetry, pairs: Sequence[Compared]) -> str:
+    """The largest and the smallest ratio of drifts to those of the random-label control, and at which step."""
     most, least = pairs[0], pairs[-1]
-    ends = [f"{p.value / p.null:.2f} times" for p in (most, least)]
-    which, others = most.address, ""
-    if ends[0] == ends[1] and len(pairs) > 1:
-        which = "each matrix"
-    elif len(pairs) > 1:
-        middle = float(np.median([p.value / p.null for p in pairs]))
-        others = f", {least.address} {ends[1]} (median over matrices {middle:.2f})"
-    words = (
-        f"At {when(most.step, evidence.telemetry)} the run had moved {which} {ends[0]} as far as "
-        f"{described(evidence.telemetry)}{others}."
+    control, at = f"in {described(telemetry)}", when(most.step, telemetry)
+    middle = float(np.median([p.value / p.null for p in pairs]))
+    ends = [f"{relative(ratio)} as far" for ratio in (most.value / most.null, middle, least.value / least.null)]
+    ends = ["as far" if end.startswith("1.0 times") else end for end in ends]
+    if ends[0] == ends[-1]:
+        return f"At {at}, {'each matrix' if pairs[1:] else most.address} had moved {ends[0]} as {control}."
+    return (
+        f"At {at}, {most.address} had moved {ends[0]} as {control}. The median matrix had moved {ends[1]},"
+        f" and {least.address} {ends[2]}."
     )
-    return f"{words} {learned(evidence)}".strip()
 
 
 def order(evidence: Evidence) -> Answer | None:
@@ -140,20 +129,24 @@ def order(evidence: Evidence) -> Answer | None:
     steps = {kind: math.ceil(np.median(found)) for kind, found in halfway.items()}
     if len(steps) < 2:
         return None
-    ranked = sorted(steps.items(), key=lambda item: item[1])
-    together: dict[str, list[str]] = defaultdict(list)
-    for kind, step in ranked:
-        together[f"{step:,}"].append(kind)
-    words = "; ".join(f"{listed(kinds)} by step {step}" for step, kinds in together.items())
-    silent = _silent_at_first(evidence.telemetry)
+    together: dict[int, list[str]] = defaultdict(list)
+    for kind, step in sorted(steps.items(), key=lambda item: item[1]):
+        together[step].append(kind)
+    (first, kinds), *others = together.items()
+    sentence = f"All kinds of matrices made half of their final movement by step {first:,}."
+    if others:
+        last, latest = others[-1]
+        was, were = plural(len(kinds), "was", "were"), plural(len(latest), "was", "were")
+        sentence = f"{listed(kinds)} {was} first to make half of the final movement, by step {first:,}."
+        sentence = f"{sentence[:-1]}; {listed(latest)} {were} last, by step {last:,}."
+    between = ", ".join(f"{listed(kinds)} by step {step:,}" for step, kinds in others[:-1])
+    middle = f"In between: {between}. Steps are medians over layers." if between else ""
     return Answer(
         key="order",
         question="What moved first?",
-        sentence=f"Half of its way from start to end was done by {words} (median over layers).",
-        brief=f"{ranked[0][0]}, which had gone half of its way by step {ranked[0][1]:,}; last {ranked[-1][0]}, "
-        f"by step {ranked[-1][1]:,}.",
-        more=(silent,) if silent else (),
-        numbers={f"half-way step of {kind}": float(step) for kind, step in ranked},
+        sentence=sentence,
+        more=tuple(line for line in (middle, _silent_at_first(evidence.telemetry)) if line),
+        numbers={f"half-way step of {kind}": float(step) for step, kinds in together.items() for kind in kinds},
         measure="drift",
     )
 
@@ -167,10 +160,10 @@ def _silent_at_first(telemetry: Telemetry) -> str:
     if not silent:
         return ""
     zero = _from_zero(telemetry)
-    reason = (
-        f": no gradient comes back through {listed(zero)}, which started at zero, until they have moved" if zero else ""
-    )
-    return f"The gradient of the first update was exactly 0 in {listed(silent)}{reason}."
+    words = f"The gradient of the first update was exactly 0 in {listed(silent)}."
+    if zero:
+        words += f" Matrices that start at zero ({listed(zero)}) pass no gradient back until they have moved."
+    return words
 
 
 def frozen(evidence: Evidence) -> Answer | None:
@@ -183,11 +176,11 @@ def frozen(evidence: Evidence) -> Answer | None:
         return None
     moved = f"{many(len(grid.addresses) - len(still), 'other matrix', 'other matrices')} moved."
     silent = "" if len(grid.step) >= FEWEST_LOOKS else _silent_at_first(evidence.telemetry)
-    shown = ", ".join(still[:6]) + (f" and {len(still) - 6} more" if len(still) > 6 else "")
+    shown = listed([*still[:6], *([f"{len(still) - 6} more"] if len(still) > 6 else [])])
     return Answer(
         key="frozen",
-        question="What stayed as it was?",
-        sentence=f"{shown} did not move: drift exactly 0 at step {int(grid.step[-1]):,}.",
+        question="What did not move?",
+        sentence=f"{shown} did not move at all: drift is exactly 0 at step {int(grid.step[-1]):,}.",
         more=(moved, silent) if silent else (moved,),
         numbers={"matrices that did not move": float(len(still))},
         address=still[0],

@@ -10,12 +10,13 @@ from qkv.inspection.control import described, when
 from qkv.inspection.token_rows import RowSummary, drifts, row_story, summary, turns
 from qkv.instruments.tokens import counted_in
 from qkv.telemetry import NULL_ARM
-from qkv.words import many, number, percent
+from qkv.words import many, number, plural, relative
 
 __all__ = ["embeddings"]
 
 RELATED = 0.2
 """Rank correlation from which on, either way, drift is said to go with how frequent a token is."""
+_NORM = "its initial norm"
 STRAIGHT = 0.1
 """Degrees: a row that turned by less has only grown or shrunk; rounding in float32 turns a row by far less."""
 
@@ -29,16 +30,17 @@ def embeddings(evidence: Evidence) -> Answer | None:
         return None
     answer = partial(Answer, key="embeddings", question="Were the embeddings trained?", measure="row_drift")
     if not drift.any():
-        sentence = f"No: all {many(len(drift), 'row')} of {table} are bit for bit where they started{_still(evidence)}."
+        sentence = f"No: all {many(len(drift), 'row')} of {table} are exactly where they started{_still(evidence)}."
         return answer(sentence=sentence, numbers={"largest row drift": 0.0}, address=table, weight=0.6)
     rows = summary(drift, counts, evidence.specials)
     example, words, figures = _example_row(evidence, counts)
-    half = f"Yes: half of the rows of {table}{_whose(evidence, rows)} moved by more than {_lengths(rows.median)}"
+    scope = f"{_of(rows):,} rows{_whose(evidence, rows)}"
+    sentence = f"Yes: the median row of {table} moved by {relative(rows.median, _NORM)} (over {scope})."
     if not rows.median:
-        half = f"In part: {rows.n_moved:,} of {_of(rows):,} rows of {table}{_whose(evidence, rows)} moved"
-    sentence = f"{half}, the furthest ({_named(evidence, rows.furthest)}) by {_amount(rows.largest)}{words}."
+        sentence = f"In part: of {scope}, {rows.n_moved:,} moved."
+    most = f"{_named(evidence, rows.furthest)} moved most, by {relative(rows.largest, _NORM)}."
     figures |= {"median row drift": rows.median, "largest row drift": rows.largest}
-    more, (control, far) = [_unseen(evidence, rows, counts), _by_count(rows)], _row_control(evidence)
+    more, (control, far) = [_unseen(evidence, rows, counts), _by_count(rows), most, words], _row_control(evidence)
     if rows.n_unseen is not None and rows.n_unseen_moved is not None:
         figures |= {"rows never met": float(rows.n_unseen), "rows never met that moved": float(rows.n_unseen_moved)}
         figures |= {"largest drift of a row never met": rows.largest_unseen}
@@ -46,7 +48,6 @@ def embeddings(evidence: Evidence) -> Answer | None:
         figures |= {"rank correlation of drift and count": rows.with_count}
     return answer(
         sentence=sentence,
-        brief=f"{half}.",
         more=tuple(line for line in more if line),
         numbers=figures,
         null=control,
@@ -56,8 +57,8 @@ def embeddings(evidence: Evidence) -> Answer | None:
 
 
 def _named(evidence: Evidence, row: int) -> str:
-    """The token of a row; the row where it stands for none, as in an image's table."""
-    return f"row {row}" if evidence.tokenizer is None else evidence.token(row)
+    """A row by its token; by its number where it has none, as in an image's table."""
+    return f"Row {row:,}" if evidence.tokenizer is None else f"The row of {evidence.token(row)}"
 
 
 def _still(evidence: Evidence) -> str:
@@ -69,7 +70,7 @@ def _still(evidence: Evidence) -> str:
         return ""
     if np.isnan(gradients).all():
         return ": it was frozen" if evidence.settings.get("changes") else ""
-    return "" if np.nan_to_num(gradients).any() else ": no gradient has come to it yet"
+    return "" if np.nan_to_num(gradients).any() else ": no gradient has reached it yet"
 
 
 def _of(rows: RowSummary) -> int:
@@ -77,21 +78,11 @@ def _of(rows: RowSummary) -> int:
     return rows.n_seen or rows.n_rows
 
 
-def _amount(drift: float) -> str:
-    """A drift relative to a length: `53 %`, or `197 times` from ten times on."""
-    return f"{drift:,.0f} times" if drift >= 10 else percent(drift)
-
-
-def _lengths(drift: float) -> str:
-    """`53 % of their length`, `197 times their length`."""
-    return f"{_amount(drift)}{' of' if drift < 10 else ''} their length"
-
-
 def _whose(evidence: Evidence, rows: RowSummary) -> str:
     """What a row stands for: one value of a patch, or a token of a text, those met where they were counted."""
     if "patches" in evidence.settings.get("model", {}):
-        return " (one for each value of a patch)"
-    return "" if rows.n_seen is None else f" whose token is in {_counted_in(evidence)}"
+        return ", one for each value of a patch"
+    return "" if rows.n_seen is None else f" whose token occurs in {_counted_in(evidence)}"
 
 
 def _counted_in(evidence: Evidence) -> str:
@@ -122,9 +113,9 @@ def _example_row(evidence: Evidence, counts: np.ndarray | None) -> tuple[str, st
         return "", "", {}
     story = row_story(start, last, row, counts)
     name = evidence.token(row)
-    turned = "" if story.turn is None else f" and turned {story.turn:.0f}\u00b0"
-    words = f"; that of {name} went from length {number(story.norm_before)} to {number(story.norm_after)}{turned}"
-    words += "" if kept == taken or kept is None else f" by step {kept:,}, the last whose weights are kept"
+    turned = "" if story.turn is None else f" and turned by {number(story.turn)}\u00b0"
+    words = f"The norm of the row of {name} went from {number(story.norm_before)} to {number(story.norm_after)}{turned}"
+    words += "." if kept == taken or kept is None else f" by step {kept:,}, the last whose weights were kept."
     address = f"{table}[{name}]"
     figures = {
         f"{address} length before": story.norm_before,
@@ -140,19 +131,21 @@ def _unseen(evidence: Evidence, rows: RowSummary, counts: np.ndarray | None) -> 
     if rows.n_unseen is None:
         return ""
     if not rows.n_unseen or rows.largest_unseen is None:
-        return "Every token of the vocabulary occurs in the training text, so there is no row that was never met."
-    whose = f"{many(rows.n_unseen, 'row')} of tokens that do not occur in {_counted_in(evidence)}"
+        return "Every token of the vocabulary occurs in the training text, so every row got a gradient."
+    whose = f"{plural(rows.n_unseen, 'row')} of tokens that do not occur in {_counted_in(evidence)}"
     if rows.largest_unseen == 0:
-        return f"{whose} moved by exactly 0: no gradient ever reached them."
-    some = "moved too" if rows.n_unseen_moved == rows.n_unseen else f"did not all stay: {rows.n_unseen_moved:,} moved"
-    why, decay, table = "", f"weight decay ({evidence.weight_decay:g})", evidence.telemetry.token_table()
+        return f"The {rows.n_unseen:,} {whose} did not move at all: no gradient ever reached them."
+    n_moved = "all" if rows.n_unseen_moved == rows.n_unseen else f"{rows.n_unseen_moved:,}"
+    most = relative(rows.largest_unseen, "their initial norm")
+    up_to = f"Of the {rows.n_unseen:,} {whose}, {n_moved} moved, by up to {most}"
+    why, decay, table = ".", f"weight decay ({evidence.weight_decay:g})", evidence.telemetry.token_table()
     if _is_tied(evidence):
-        why = f": {table} is also the output matrix, and every prediction pulls at all its rows"
+        why = f": {table} is also the output matrix, so every prediction changes all its rows."
     elif evidence.weight_decay and counts is not None and _only_shrank(evidence, counts):
-        why = f": they shrank without turning, which is {decay} and not learning"
+        why = f". They shrank without turning, which is {decay} and not learning."
     elif evidence.weight_decay:
-        why = f"; {decay} shrinks every row, whether its token occurs or not"
-    return f"{whose} {some}, by up to {_amount(rows.largest_unseen)}{why}."
+        why = f". The optimizer's {decay} shrinks every row, whether or not its token occurs."
+    return up_to + why
 
 
 def _only_shrank(evidence: Evidence, counts: np.ndarray) -> bool:
@@ -182,7 +175,7 @@ def _by_count(rows: RowSummary) -> str:
     """Whether rows of frequent or of rare tokens moved farther, or neither."""
     if rows.with_count is None:
         return ""
-    correlation = f"rank correlation of drift and count {rows.with_count:+.2f}"
+    correlation = f"rank correlation {rows.with_count:+.2f}"
     if abs(rows.with_count) < RELATED:
         return f"How far a row moved hardly depends on how frequent its token is ({correlation})."
     return f"Rows of {'frequent' if rows.with_count > 0 else 'rare'} tokens moved farther ({correlation})."
@@ -201,7 +194,7 @@ def _row_control(evidence: Evidence) -> tuple[str, float]:
     if not (here or there):
         return "", 0.0
     words = (
-        f"At {when(step, evidence.telemetry)} rows had moved by {_lengths(here)} on average; "
-        f"in {described(evidence.telemetry)} by {_amount(there)}."
+        f"At {when(step, evidence.telemetry)}, rows had moved by {relative(here, 'their initial norm')} on average. "
+        f"In {described(evidence.telemetry)}, they had moved by {relative(there)}."
     )
     return words, apart(here, there)

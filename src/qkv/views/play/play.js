@@ -229,12 +229,12 @@ function load(host) {
     field.value = "";
   } });
   const forget = h("button.chip", { type: "button", onclick: () => ((race.given = null), change({ layers: 2 })) }, "start from scratch again");
-  host.append(h("h2", null, "Go on from a run"), h("p.small", null, "Both arms start from the weights of a small run of qkv (preset textbook, characters), from its folder: model.safetensors, config.toml and tokenizer.json, chosen together; or from a file that was saved here. They are read in this page and sent nowhere."),
+  host.append(h("h2", null, "Go on from a run"), h("p.small", null, "Both arms start from the weights of a small qkv run (preset textbook, characters). Choose model.safetensors, config.toml and tokenizer.json from its folder together, or a file saved here. They are read in this page and sent nowhere."),
     h("div.entry", null, h("label", { for: id }, "Files of the run"), field, wrong, said), forget);
   return { draw() {
     forget.hidden = !race.given;
     const { sizes, step, name } = race.given ?? {};
-    said.textContent = race.given ? `Both arms go on from ${name}${step ? `, step ${step}` : ""}: ${sizes.n_layers} layer${sizes.n_layers === 1 ? "" : "s"}, d_model ${sizes.d_model}, ${sizes.n_heads} heads, ${sizes.d_vocab} characters. Optimizers start anew. A link does not carry the weights.${strange()}` : "";
+    said.textContent = race.given ? `Both arms go on from ${name}${step ? `, step ${step}` : ""}: ${sizes.n_layers} layer${sizes.n_layers === 1 ? "" : "s"}, d_model ${sizes.d_model}, ${sizes.n_heads} heads, ${sizes.d_vocab} characters. The optimizers start from scratch. A link does not carry the weights.${strange()}` : "";
   } };
 }
 
@@ -250,7 +250,7 @@ function keep(host) {
     const bytes = safetensors(race.made[arm].entries, race.seen[arm].weights, { made_by: "qkv playground", step: String(step), seed: String(race.seed), task, playground: about(arm) });
     save(new Blob([bytes], { type: "application/octet-stream" }), `${task}-${arm}-step${step}.safetensors`);
   } }, `weights of ${NAMES[arm]}`);
-  host.append(h("h2", null, "Keep it"), h("p.small", null, "A link holds every setting, what you look at, your own text and the step: whoever opens it sees the same training, computed again in their own browser. A long text makes a long link. The weights are safetensors with the addresses of qkv."),
+  host.append(h("h2", null, "Keep it"), h("p.small", null, "A link holds every setting, what you look at, your own text and the step: anyone who opens it sees the same training, recomputed in their own browser. A long text makes a long link. Weights are saved as safetensors, with qkv's addresses as names."),
     h("div.chips", null, inFrame() ? null : link, ARMS.map(weights), said));
   return { draw: () => (said.textContent = "") };
 }
@@ -280,7 +280,7 @@ function build(main) {
   const sections = Object.fromEntries(["lessons", "settings", "switches", "race", "writes", "inside", "load", "keep"].map((name) => [name, h(`section.play-section`, { id: name })]));
   const stepper = h("div.stepper");
   main.append(h("header", null, h("p.eyebrow", null, "qkv playground"), h("h1", null, "Train self-attention, change it, watch"),
-    h("p.lead", null, "Two small Transformers learn in this page, side by side, from the same numbers on the same data. Turn a switch on one of them and press train: every number you see is computed here, now.")),
+    h("p.lead", null, "Two small Transformers learn in this page, side by side, from the same numbers on the same data. Turn a switch on one of them and press train. Every number is computed here and now.")),
   h("div.stage", null, sections.lessons, sections.race), h("h2", null, "What they learn"), sections.settings, h("h2", null, "What differs"), sections.switches,
   sections.writes, sections.inside, sections.load, sections.keep, stepper);
   sections.lessons.append(h("h2", null, "A question to begin with"));

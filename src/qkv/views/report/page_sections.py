@@ -16,7 +16,6 @@ from torch import Tensor
 
 from qkv.errors import QkvError, UserError
 from qkv.inspection.answers.answer import unit_of
-from qkv.inspection.answers.loss import among
 from qkv.inspection.control import labels
 from qkv.inspection.stored_run import StoredRun
 from qkv.jsontypes import JsonObject
@@ -52,7 +51,7 @@ _NO_MAP_YET = (
 )
 _LOST = "What was recorded of this run cannot be shown: telemetry.sqlite is damaged."
 _NO_WEIGHTS = "No weights can be read from this folder yet, so there are no pictures of the matrices."
-_VERDICT_IMPORTED = "This model was imported: nothing was trained here, and its matrices are shown as they came."
+_VERDICT_IMPORTED = "This model was imported. Nothing was trained here; its matrices are shown unchanged."
 _NO_TEXT = 'Give a text to see attention on it: qkv report RUN --text "your text".'
 _NO_IMAGE = "Give an image to see attention on it: qkv report RUN --text picture.png."
 
@@ -160,17 +159,6 @@ class Sections:
         return (self.telemetry.last_step() if self.telemetry else 0) or said
 
     @property
-    def metric(self) -> str:
-        """What the task is judged by and how much of it there is, in words; empty where the loss is the judge."""
-        value = self.manifest.get("summary", {}).get(self.task.metric) if self.task.judged else None
-        return f"{self.task.metric.replace('bleu', 'BLEU')} {value:.3g}" if isinstance(value, float) else ""
-
-    @property
-    def _among(self) -> str:
-        """Where that stands among the baselines, in words."""
-        return among(self.task, self.manifest["summary"]) if self.metric else ""
-
-    @property
     def task(self) -> Task:
         """What it was trained to do."""
         return self.stored.task
@@ -247,7 +235,7 @@ class Sections:
         except QkvError as error:
             if self._texts:
                 raise
-            return (), f"There is nothing to see here: {error}."
+            return (), f"There is no attention to show: {error}."
 
     def forward(self) -> ForwardText | None:
         """The first text on its way through the model, as much as fits a page; None without a text or a model."""
@@ -290,7 +278,7 @@ class Sections:
         kept = [step for step in self.snapshots.spread(max(n, 1)) if step in viewer.steps()]
         return kept if n > 1 else []
 
-    def run(self, loss: LossSection | None) -> RunFacts:
+    def run(self, answers: Sequence[AnswerNote]) -> RunFacts:
         """The head of the page."""
         kind = self.tokenizer.kind if self.tokenizer else ""
         layout = self.settings.get("model", {}).get("layout", {})
@@ -301,14 +289,7 @@ class Sections:
             preset=str(self.settings.get("preset", "")),
             verdict=_VERDICT_IMPORTED
             if self.settings.get("imported")
-            else verdict(
-                loss,
-                f"{self.task.asked.format(unit=unit)} of {self.task.reads}",
-                self.n_steps,
-                self.metric,
-                self._among,
-                self.telemetry and self.telemetry.fact("loss_less_ngram"),
-            ),
+            else verdict(answers, f"{self.task.asked.format(unit=unit)} of {self.task.reads}", self.n_steps),
             unit=unit,
             n_parameters=sum(math.prod(shape) for shape in self.snapshots.shapes.values()) or None,
             n_tokens=tokens_seen(self.telemetry),
@@ -326,6 +307,7 @@ class Sections:
         """Every section."""
         loss, chart, matrices = self.loss(), self.map(), self.matrices()
         attention, why = self.attention()
+        answers = answers_of(self.stored, self.telemetry)
         absent = {
             "map": "" if chart else self._why_no_map,
             "matrices": _NO_WEIGHTS if matrices is None else "",
@@ -333,8 +315,8 @@ class Sections:
         }
         return Report(
             host=host,
-            run=self.run(loss),
-            answers=answers_of(self.stored, self.telemetry),
+            run=self.run(answers),
+            answers=answers,
             made=made_section(self.folder, self.manifest, self.telemetry, self.n_steps),
             loss=loss,
             samples=self.samples(),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.errors import DamagedFileError, UserError
+from qkv.folder.kept_answers import keep
 from qkv.folder.run_folder import RunFolder, check_place, write_atomically
 from qkv.telemetry import Telemetry
 from qkv.views.host import Host
@@ -30,11 +31,13 @@ def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence
         if os.path.isfile(out) and Path(out).suffix.lower() not in (".html", ".htm"):
             raise UserError(f"{out} is there already and is no page; choose another place, such as report.html")
     folder = RunFolder.open(run)
-    page = render_page(folder.steadily(lambda: read_report(folder.path, texts))).encode()
+    told = folder.steadily(lambda: read_report(folder.path, texts))
+    page = render_page(told).encode()
     path = folder.report if out is None else Path(out)
     digest = folder.write(path.name, page) if out is None else write_atomically(path, page)
     if folder.is_finished and path.resolve() == folder.report.resolve():
         folder.note_hash(folder.report.name, digest)
+        keep(folder, [(answer.question, answer.brief or answer.sentence) for answer in told.answers])
     return path
 
 

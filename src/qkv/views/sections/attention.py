@@ -30,7 +30,7 @@ from qkv.views.report.packed import Packed
 from qkv.views.sections.heads import PATTERN_BYTES, AttentionText, Picture, attention_text, longest_in
 from qkv.views.sections.samples import SampleNote
 from qkv.views.viewer import LONGEST_TEXT, Viewer, Words
-from qkv.words import many
+from qkv.words import many, percent
 
 __all__ = [
     "Exhibit",
@@ -268,7 +268,8 @@ def picture_of(viewer: Viewer, image: Words, label: str = "") -> Picture:
     with torch.inference_mode():
         chances = viewer.model()(image.ids)[0].float().softmax(0)
     top = int(chances.argmax())
-    said = f"taken for {config.classes[top]} with probability {float(chances[top]):.2g} at step {viewer.last_step():,}"
+    said = f"classified as {config.classes[top]} with probability {percent(float(chances[top]))}"
+    said += f" at step {viewer.last_step():,}"
     return Picture(
         pixels=_bytes(image.ids[0].numpy().transpose(1, 2, 0)),
         grid=config.patches.grid,

@@ -250,15 +250,15 @@ def _notes(viewer: Viewer) -> list[str]:
     notes = [
         (
             layout.norm_place == "pre" and layout.norm != "none",
-            "x is taken after the norm that stands before attention.",
+            "x is taken after the norm in front of attention.",
         ),
         (
             layout.qk_norm,
-            "q and k are shown after QK-norm, as they enter the scores: they are not x W_Q and x W_K alone.",
+            "q and k are shown after QK-norm, as used in the scores.",
         ),
-        (layout.positions == "rotary", "q and k are shown after the rotary turn by their position."),
-        (layout.mixer == "lstm", "An LSTM stands in attention's place: mix_out is its state after each token."),
-        (layout.mixer == "mean", "A mean stands in attention's place: mix_out is the mean of all x that may be seen."),
+        (layout.positions == "rotary", "q and k are shown after the rotation by their position."),
+        (layout.mixer == "lstm", "An LSTM replaces attention: mix_out is its state after each token."),
+        (layout.mixer == "mean", "A mean replaces attention: mix_out is the mean of all visible x."),
         (layout.positions in ADDED, "Rows of W_E have their position added before layer 0."),
     ]
     return [sentence for holds, sentence in notes if holds]
@@ -344,13 +344,13 @@ def layer_formulas(layout: Layout, layer: int, *, scale: float | None, causal: b
     return {
         "x": entering("norm1", before),
         **{kind.lower(): _product(layout, kind) for kind in "QKV"},
-        "scores": f"q kᵀ{scaled}{', the future hidden' if causal else ''}",
+        "scores": f"q kᵀ{scaled}{', the future masked' if causal else ''}",
         "pattern": "softmax(scores), rows sum to 1",
         "z": "pattern v",
-        "attn_out": f"z W_O{' + b_O' if layout.biased == 'all' else ''}, the z of all heads side by side",
-        "mix_out": "what stands in attention's place makes of each x and those that it may see",
+        "attn_out": f"z W_O{' + b_O' if layout.biased == 'all' else ''}, with the z of all heads concatenated",
+        "mix_out": "the output of what replaces attention",
         "resid_mid": summed("norm1", before, mixed),
-        "mlp_out": f"MLP({entering('norm2', before if layout.parallel else 'resid_mid')}), each token alone",
+        "mlp_out": f"MLP({entering('norm2', before if layout.parallel else 'resid_mid')}), token by token",
         "resid_post": f"{before} + attn_out + mlp_out" if layout.parallel else last,
     }
 

@@ -16,8 +16,8 @@ __all__ = ["Baseline", "LossSection", "baselines", "loss_section"]
 
 N_TRAIN_POINTS = 700
 _MEANINGS = {
-    "uniform": "every answer equally likely, knowing nothing",
-    "unigram": "how often each token occurs, context ignored",
+    "uniform": "every answer equally likely",
+    "unigram": "how often each token occurs, without context",
     "bigram": "counts of which token follows which",
     "ngram": "the best of interpolated Kneser-Ney n-grams, orders 1 to 8",
     "xz": "the compressor xz, given the training text",

@@ -313,7 +313,7 @@ def _exact(start: np.ndarray | None, last: np.ndarray, side: int) -> ExactBlock:
         what = f"the first {len(rows)} rows and {len(columns)} columns"
     if whole:
         what = "the whole matrix"
-    page = f"A file has room for {side} × {side} of each matrix; qkv view shows all."
+    page = f"A file has room for {side} × {side} of each matrix; `qkv view` shows all."
     return ExactBlock(
         rows=tuple(int(i) for i in rows),
         columns=tuple(int(i) for i in columns),

@@ -17,8 +17,8 @@ const PICTURES = { loss: ladder, embeddings: rows, matrices: moved, ledger, orde
 // Said better by the picture beside it than by a sentence that repeats it.
 const INSTEAD = {
   samples: (model) => model.get("samples")[0].continues
-    ? "In grey a beginning from the text that it never trained on; in black how the model goes on, step by step of its training."
-    : `In grey ${model.get("samples")[0].given}, which it never trained on; below it what the model made of it, step by step of its training.`,
+    ? "Gray: the beginning of a validation text. Black: how the model continues it at each step."
+    : `Gray: ${model.get("samples")[0].given}, from the validation data. Below it: the model's output at each step.`,
 };
 
 // Where an answer is about one matrix or head: a way to its section.

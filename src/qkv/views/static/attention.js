@@ -23,10 +23,10 @@ const SITES = { cross: "the source, while writing", enc: "the source by itself",
 // [the large picture of one head, its words] by what is looked at.
 /** @returns {[Function, any[]]} */
 function kindOf(text) {
-  if (text.picture) return [patches, ["on an image of ", " patches", h("span", null, "Each square is one head, patch for patch as in the image: what ", h("b", null, text.picture.pooled === "class" ? "the class token" : "the average patch"), " attends to, from which the class is told. Each has a scale of its own, from 0 to its largest share. Under a square: what that head does most, if anything stands out against looking everywhere evenly.")]];
-  if (text.keys.length) return [alignment, [`while ${whole(text.tokens.length)} tokens are written, on `, " tokens of the source", h("span", null, "Each square is one head: down, the ", h("b", null, "token being written"), "; across, the token of the ", h("b", null, "source"), " looked at. A row sums to 1.")]];
-  return [tokenByToken, ["on ", " tokens", h("span", null, "Each square is one head: down, the token that looks (", h("b", null, "query"), "); across, the token looked at (", h("b", null, "key"), "). A row sums to 1. Under a square: what that head does most on this text, if anything stands out against looking everywhere evenly.",
-    text.causal ? " The empty half is the future, which a causal model may not see." : "", text.tile ? ` A cell of a thumbnail is the largest share among ${text.block} × ${text.block}.` : "")]];
+  if (text.picture) return [patches, ["on an image of ", " patches", h("span", null, "Each square is one head, patch for patch as in the image: what ", h("b", null, text.picture.pooled === "class" ? "the class token" : "the average patch"), " attends to when the class is predicted. Each has its own scale, from 0 to its largest share. Below a square: what that head does most, if it differs clearly from uniform attention.")]];
+  if (text.keys.length) return [alignment, [`while ${whole(text.tokens.length)} tokens are written, on `, " tokens of the source", h("span", null, "Each square is one head: down, the ", h("b", null, "token being written"), "; across, the token of the ", h("b", null, "source"), " attended to. A row sums to 1.")]];
+  return [tokenByToken, ["on ", " tokens", h("span", null, "Each square is one head: down, the attending token (", h("b", null, "query"), "); across, the token attended to (", h("b", null, "key"), "). A row sums to 1. Below a square: what that head does most on this text, if it differs clearly from uniform attention.",
+    text.causal ? " The empty half is the future, which is masked." : "", text.tile ? ` A cell of a thumbnail is the largest share among ${text.block} × ${text.block}.` : "")]];
 }
 
 // The weights at a step, as the steps of a text say it.

@@ -11,13 +11,13 @@ import { asked } from "./entry.js";
 
 /** @import { Off } from "./dom.js" */
 
-const PATHS = [["skip", "ink-faint", "around the block"], ["V", "role-V", "through v"], ["Q", "role-Q", "through q"], ["K", "role-K", "through k"], ["mix", "role-O", "through what stands in attention's place"], ["MLP", "role-MLP", "through the MLP"]];
+const PATHS = [["skip", "ink-faint", "around the block"], ["V", "role-V", "through v"], ["Q", "role-Q", "through q"], ["K", "role-K", "through k"], ["mix", "role-O", "through what replaces attention"], ["MLP", "role-MLP", "through the MLP"]];
 const MOST_PARTS = 14;
 
 function byToken(off, el, back) {
   const reached = unpack(back.reached).values;
   const rows = back.tokens.map((t, i) => ({ i, label: token(t), value: reached[i] }));
-  const frame = figure(el, { title: "Gradient that reaches each token", caption: "How strongly the loss of this text pulls at what enters the first layer, token by token (length of the gradient, nats per unit). A token pulls at the row of W_E that it came from." });
+  const frame = figure(el, { title: "Gradient that reaches each token", caption: "Norm of the gradient of this text's loss at the input of the first layer, token by token (nats per unit). It is what would change the token's row of W_E." });
   chart(frame, (width, colours) => plot(colours, "length of the gradient at each token", {
     width, height: 150, marginLeft: 44, marginRight: 10, marginBottom: 30, marginTop: 8,
     x: { domain: rows.map((r) => r.i), tickFormat: (i) => (rows.length <= 48 ? rows[i].label : ""), label: null, tickSize: 0 }, y: { label: null, ticks: 3, tickSize: 0 },
@@ -28,19 +28,19 @@ function byToken(off, el, back) {
 
 function byPath(el, back) {
   const shares = (path) => PATHS.map(([name, colour, words]) => ({ name, colour, words, share: path.shares[name] })).filter((part) => part.share !== null && part.share !== undefined);
-  el.append(h("h4", null, "By which path"), h("p.small", null, "The gradient at what enters each block is a sum over the ways it can come. A share is signed; the shares of a block sum to 1."),
+  el.append(h("h4", null, "By which path"), h("p.small", null, "The gradient at the input of each block is a sum over the paths it can take. Shares are signed, and those of a block sum to 1."),
     h("div.paths", null, back.paths.map((path) => [h("code", null, path.address), h("span.path-bar", null, shares(path).filter((part) => part.share > 0).map((part) =>
       h("span", { style: `flex-grow:${part.share};background:var(--${part.colour})`, title: `${part.words}: ${percent(part.share)}` }))),
     h("span.small", null, shares(path).map((part) => `${part.name} ${number(part.share, 2)}`).join(", "))])),
-    h("p.small", null, "Sublayers that the gradient went through on its way to the first block: ", Object.entries(back.crossed).map(([n, share]) => `${n}: ${number(share, 2)}`).join(", "), "."));
+    h("p.small", null, "Share of the gradient by the number of sublayers it passed through: ", Object.entries(back.crossed).map(([n, share]) => `${n}: ${number(share, 2)}`).join(", "), "."));
 }
 
 function byMatrix(el, back) {
-  el.append(h("h4", null, "What one step would buy"),
-    h("p.small", null, `A step of gradient descent on this text alone, so small (rate ${number(back.rate)}) that to first order it buys ${number(-back.first_order)} nats; in fact it buys ${number(-back.actual)}. Each matrix moved alone:`),
-    scroll("gradient of each matrix", table(["matrix", "|g|", "|g| / |W|", "first order, nats", "in fact, nats"], back.parts.slice(0, MOST_PARTS).map((part) =>
+  el.append(h("h4", null, "What one step would change"),
+    h("p.small", null, `One small step of gradient descent on this text (learning rate ${number(back.rate)}) lowers its loss by ${number(-back.actual)} nats; the first-order estimate is ${number(-back.first_order)}. Below, each matrix moves alone.`),
+    scroll("gradient of each matrix", table(["matrix", "|g|", "|g| / |W|", "first order, nats", "actual, nats"], back.parts.slice(0, MOST_PARTS).map((part) =>
       [h("code", null, part.address), ...[part.grad_norm, part.norm > 0 ? part.grad_norm / part.norm : null, part.first_order, part.actual].map((v) => number(v, 3))]))),
-    back.parts.length > MOST_PARTS ? h("p.small", null, `The ${MOST_PARTS} of largest gradient, of ${whole(back.parts.length)}.`) : null);
+    back.parts.length > MOST_PARTS ? h("p.small", null, `The ${MOST_PARTS} matrices with the largest gradients, of ${whole(back.parts.length)}.`) : null);
 }
 
 /** -> an element with a button; `question()` says on what. @param {Off} off */

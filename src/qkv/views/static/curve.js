@@ -35,7 +35,7 @@ function drawn(width, colours, { address, label, isDrift, role }, { own, parent,
   const untrained = own.filter((p) => p.untrained);
   const end = Math.max(2, d3.max([own, parent, null_, ...heads].flat(), (p) => p.step) ?? 2);
   const colour = colours.role[role];
-  const named = [[own, wholeOf(address) === address ? "this run" : address.split(".").at(-2), colour], [parent, "all heads", colours.soft], [null_, width < 520 ? "control" : CONTROL, colours.faint]].filter(([points]) => points.length);
+  const named = [[own, wholeOf(address) === address ? "this run" : address.split(".").at(-2), colour], [parent, "all heads", colours.soft], [null_, width < 520 ? "control" : CONTROL, colours.ink]].filter(([points]) => points.length);
   return plot(colours, `${label} of ${address} over steps, ${number(own[0]?.value)} to ${number(own.at(-1)?.value)}`, {
     width, height: 210, marginLeft: 52, marginRight: width < 520 ? 92 : 130, marginBottom: 30, marginTop: 10,
     x: { type: "log", domain: [1, end], label: null, tickSize: 0, ticks: width < 520 ? 3 : 5, tickFormat: tickOfSteps },
@@ -45,9 +45,9 @@ function drawn(width, colours, { address, label, isDrift, role }, { own, parent,
       heads.map((points) => series(points, { x: "x", y: "value", stroke: colour, strokeOpacity: 0.35, strokeWidth: 1 })),
       Plot.ruleY(untrained, { y: "value", stroke: colours.faint, strokeDasharray: "1 4" }),
       Plot.text(untrained, { y: "value", frameAnchor: "right", dx: -4, dy: -6, textAnchor: "end", text: () => "no training", fill: colours.faint, fontSize: 10 }),
-      series(null_, { x: "x", y: "value", stroke: colours.faint, strokeWidth: 1.5, strokeDasharray: "4 3" }),
-      series(parent, { x: "x", y: "value", stroke: colours.soft, strokeWidth: 1.4 }),
       series(own, { x: "x", y: "value", stroke: colour, strokeWidth: 2.2 }),
+      series(parent, { x: "x", y: "value", stroke: colours.soft, strokeWidth: 1.4, strokeDasharray: "1 4" }), // on top, with gaps: seen where curves coincide
+      series(null_, { x: "x", y: "value", stroke: colours.ink, strokeWidth: 1.5, strokeDasharray: "4 3" }),
       Plot.dot(own, { x: "x", y: "value", r: 1.8, fill: colour, title: (p) => `step ${whole(p.step)}: ${number(p.value)}`, tip: true }),
       named.map(([points, text, fill], i) => Plot.text(points.slice(-1), { x: "x", y: "value", text: () => text, dx: 7, dy: i === 0 ? -2 : points === null_ ? -9 : i * 9, textAnchor: "start", fill, stroke: colours.paper, strokeWidth: 4 })),
     ],
@@ -61,7 +61,7 @@ function build({ model, figure, follow, hear }) {
     return measuresOf(model).filter((m) => sectionsOf(model).some((section) => [address, wholeOf(address)].some((a) => seriesOf(section, m.name, a, false).length)));
   };
   const title = h("span");
-  const frame = figure({ wide: true, title, caption: `Steps on a logarithmic scale; the upright line is the step of the slider. Thin lines are the heads of this matrix, one each; dashed: ${described(model)}, where it was recorded.` });
+  const frame = figure({ wide: true, title, caption: `Steps on a logarithmic scale; the vertical line is the slider's step. Thin lines are the heads of this matrix. Dashed: ${described(model)}, where recorded.` });
   let measures = offered();
   let [plotted, now] = [null, null];
   // The rule at the slider's step moves; nothing else of the chart is drawn again for it.

@@ -33,8 +33,11 @@ export const tickOfSteps = (value) => (Number.isInteger(value) ? whole(value) : 
 
 export function percent(share) {
   if (!present(share)) return DASH;
-  return share > 0 && share < 0.01 ? "under 1 %" : `${Math.round(share * 100)} %`;
+  return share > 0 && share < 0.01 ? "under 1%" : `${Math.round(share * 100)}%`;
 }
+
+// A size relative to another, to be followed by what that is: `38% of`, `4.4 times`.
+export const relative = (value) => (value < 0.995 ? `${percent(value)} of` : `${number(value, 2)} times`);
 
 export function duration(seconds) {
   if (!present(seconds)) return DASH;

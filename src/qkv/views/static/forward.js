@@ -56,7 +56,7 @@ export function prediction(text, position) {
     h("code", { title: token(name) }, token(name)), h("span.bar-of", null, h("span", { style: `width:${probabilities[rank] * 100}%` })), h("span.amount", null, fixed(probabilities[rank], 3)))));
 }
 
-const REST = "Point at a number for its value and the line of Python that gives it; the outlined row is the token that is followed.";
+const REST = "Point at a number to see its value and the Python that returns it. The outlined row is the token being followed.";
 
 // The stages of a text in one layer and head as pictures; `follow(row)` is called for the row under the pointer, `readout` told its
 // number. -> [{ el, mark }]: a stage, and what outlines a row of it
@@ -83,7 +83,7 @@ function pictures(off, text, { layer, head }, colours, readout, follow) {
 function aboutText(text) {
   const n = text.tokens.length;
   const cut = text.n_all > n ? `The first ${n} of ${whole(text.n_all)} tokens. ` : "";
-  const loss = text.loss === null ? "" : `Mean loss of this text ${number(text.loss, 4)} nats per token. `;
+  const loss = text.loss === null ? "" : `The mean loss of this text is ${number(text.loss, 3)} nats per token. `;
   return `${cut}Weights of step ${whole(text.step)}. ${loss}${text.notes.join(" ")}`;
 }
 
@@ -101,7 +101,7 @@ function drawn(off, el, body, state) {
     words.forEach((word, i) => word.classList.toggle("on", i === row));
     beside?.follow(row);
     answer.replaceChildren(h("h3", null, text.causal ? "after " : "at ", h("code", null, token(text.tokens[row])), ` (${row})`), prediction(text, row),
-      h("p.small", null, text.losses && row < n - 1 ? `Then comes ${token(text.tokens[row + 1])}: it cost ${number(unpack(text.losses).values[row])} nats.` : ""));
+      h("p.small", null, text.losses && row < n - 1 ? `The next token is ${token(text.tokens[row + 1])}; its loss is ${number(unpack(text.losses).values[row])} nats.` : ""));
   };
   const words = text.tokens.map((t, i) => h("button.word", { type: "button", onclick: () => follow(i), onpointerenter: (event) => event.pointerType === "mouse" && follow(i) }, token(t)));
   const panels = pictures(off, text, state, colours, readout, follow);

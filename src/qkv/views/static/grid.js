@@ -14,7 +14,7 @@ import { controls, view } from "./view.js";
 
 const GROWS = new Set(["drift", "turn"]); // from 0 at the start: a square-root scale
 const CIRCUITS = new Set(["QK", "OV", "pattern"]);
-const SOURCE = { function: "of the function: no change of basis inside a head alters it", parametrisation: "of this parametrisation: another basis inside a head could give another value" };
+const SOURCE = { function: "of the function: a change of basis inside a head does not alter it", parametrisation: "of this parametrization: a change of basis inside a head can alter it" };
 
 // Numbers of one arm: value(address, step) -> [value, the step it was taken at], the last at or before `step`. What was only
 // looked at before the first update, in a run that made some, is left out.
@@ -138,12 +138,12 @@ function otherAt(step, model, { beside, held }, { numbers, there }) {
 // What the colours mean, in words.
 function captionOf(model, { measure, beside }, { none, names }) {
   const grid = model.get("grid");
-  const apart = "The two are only compared at an equal step: for each cell, the last at which both were measured. ";
-  const control = !hasNull(model) ? `This run has no ${CONTROL} to be compared with. ` : beside !== "null" ? ""
-    : none.any ? `Beside it is ${described(model)}, which ends at ${when(model, none.last)}. ${apart}` : `It was not measured in the ${CONTROL}. `;
-  return [h("b", null, measure.label), `: ${measure.meaning || measure.formula} ${names.length > 1 ? "The difference is this run minus what it is compared with. " : ""}${grid?.rows.length ? "Cells inside a matrix are its heads. " : ""}Colours hold for all steps, so that play shows growth. `,
-    control, beside === "run" ? "Two runs have other bases inside their heads: head by head, only measures of the function compare. " : "",
-    grid?.rows.length ? `Numbers of heads: ${grid.origin}. ` : "", `A property ${SOURCE[measure.property_of] ?? ""}.`];
+  const apart = "Each cell compares the two at the same step, the last at which both were measured. ";
+  const control = !hasNull(model) ? `This run has no ${CONTROL} to compare with. ` : beside !== "null" ? ""
+    : none.any ? `Next to it is ${described(model)}, which ends at ${when(model, none.last)}. ${apart}` : `It was not measured in the ${CONTROL}. `;
+  return [h("b", null, measure.label), `: ${measure.meaning || measure.formula} ${names.length > 1 ? "The difference is this run minus the other. " : ""}${grid?.rows.length ? "Cells inside a matrix are its heads. " : ""}The color scale is the same at every step. `,
+    control, beside === "run" ? "Two runs have different bases inside their heads, so head by head only measures of the function are comparable. " : "",
+    grid?.rows.length ? `Values of heads: ${grid.origin}. ` : "", `A property ${SOURCE[measure.property_of] ?? ""}.`];
 }
 
 // One cell in words: its value, what stands beside it, and their difference.
@@ -262,7 +262,7 @@ function build({ model, el, off, figure, follow, hear, recolour }) {
   }
   function rest() {
     if (chosen) tell(chosen);
-    else readout.textContent = "Point at a cell, or walk with the arrow keys; Enter or a click opens the matrix below.";
+    else readout.textContent = "Point at a cell or use the arrow keys. Enter or a click opens the matrix below.";
   }
   function choose() {
     chosen = made.rows.flatMap((row) => row.cells).find((cell) => cell.address === model.get("address"));

@@ -25,7 +25,7 @@ export function leading(note) {
 
 export function numbers(note) {
   const even = (text) => h("span.even", null, ` even: ${text}`);
-  return h("div", null, h("p.small", null, "This head, a mean over its rows; even: the same of attention spread evenly."), named("numbers", [
+  return h("div", null, h("p.small", null, "Means over the rows of this head. Uniform: the same for evenly spread attention."), named("numbers", [
     ...note.shares.map((share) => [`on ${share.name}`, [percent(share.share), even(percent(share.even))]]),
     ["entropy", [`${number(note.entropy_nats)} nats`, even(number(note.even_entropy_nats))]]]));
 }
@@ -39,14 +39,14 @@ function sentences(text, state, every) {
   const all = () => every === null || state.first;
   const left = (q) => 1 - every[q * n];
   const share = (q, p, places = 2) => fixed(p, all() ? places : left(q) < 0.2 ? 1 : 2);
-  const little = (q) => `${called(q)} leaves ${fixed(left(q))} for others than the first: too little to tell where it goes`;
+  const little = (q) => `${called(q)} gives the others only ${fixed(left(q))}: too little to compare`;
   return {
     called, hidden,
     pair(q, k, row) {
       if (text.causal && k > q) return `${called(q)} may not see ${called(k)}: it is in the future`;
       const p = state.way === "reads" ? row[k] : row[q];
       if (Number.isNaN(p)) return k === 0 ? `${called(k)} is left out` : little(q);
-      return `${called(q)} gives ${share(q, p, every === null ? 4 : 2)} of ${all() ? "its attention" : `what it leaves for others than the first (${fixed(left(q))})`} to ${called(k)}`;
+      return `${called(q)} gives ${share(q, p, every === null ? 4 : 2)} of ${all() ? "its attention" : `its attention to others than the first (${fixed(left(q))})`} to ${called(k)}`;
     },
     row(i, row) {
       const said = leadingOf(row, { among: (j) => !hidden(i, j), say: (j) => `${called(j)} ${share(state.way === "reads" ? i : j, row[j])}` });
@@ -77,7 +77,7 @@ function pictureOf(off, { text, state, values, far, scale, tell, failed }) {
   function load() {
     const cells = size();
     hint.textContent = n <= CELLS ? "" : zoomed() ? `Queries ${view.top}–${view.top + cells - 1}, keys ${view.left}–${view.left + cells - 1}, every number. Click for the whole.`
-      : `A cell is the largest share among ${view.block} × ${view.block}. Click to look closer.`;
+      : `Each cell is the largest of ${view.block} × ${view.block} shares. Click to zoom in.`;
     far.region(text, view.top, view.left, cells, view.block, (found) => panel.update({ values: found, rows: cells, columns: cells }), failed);
   }
   return { panel, hint, load };

@@ -13,7 +13,7 @@ function live({ model, follow }) {
   const show = () => {
     const pulse = model.get("pulse");
     line.hidden = !pulse || pulse.finished;
-    if (!line.hidden) line.textContent = model.get("connected") === false ? "The server is gone; what is here stays." : !pulse.edition ? "The run is no longer in its folder; what is here stays until another one is trained there." : `Training: step ${whole(pulse.step)}${pulse.loss === null ? "" : `, loss of its batch ${number(pulse.loss)}`}`;
+    if (!line.hidden) line.textContent = model.get("connected") === false ? "The server has stopped; this page stays as it is." : !pulse.edition ? "The run is no longer in its folder; this page stays until another run is trained there." : `Training: step ${whole(pulse.step)}${pulse.loss === null ? "" : `, loss of its batch ${number(pulse.loss)}`}`;
   };
   follow(["pulse", "connected"], show);
   return line;

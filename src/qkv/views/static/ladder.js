@@ -16,10 +16,10 @@ function build({ model, figure }, loss) {
   const rows = d3.sort([...loss.baselines, mine], (row) => -value(row));
   const words = (row) => inBits ? `${fixed(row.bits_per_byte)} bits · ${fixed(row.nats, 3)} nats` : `${fixed(row.nats, 3)} nats`;
   const { unit } = model.get("run");
-  const title = inBits ? "Bits needed per byte of text it has not seen" : `Nats needed per ${unit}${["image", "text"].includes(unit) ? "" : " of text"} it has not seen`;
+  const title = inBits ? "Validation loss, bits per byte" : `Validation loss, nats per ${unit}`;
   const frame = figure({
     title,
-    caption: h("span", null, "Shorter is better. ", loss.baselines.map((row, i) => [i ? "; " : "", h("b", null, row.label), row.meaning === row.label ? "" : `: ${row.meaning}`]), ". ", sentence(loss.baselines_note)),
+    caption: h("span", null, "Lower is better. ", loss.baselines.map((row, i) => [i ? "; " : "", h("b", null, row.label), row.meaning === row.label ? "" : `: ${row.meaning}`]), ". ", sentence(loss.baselines_note)),
   });
   chart(frame, (width, colours) => {
     const left = widthOf(rows.map((r) => r.label), 0.4 * width);

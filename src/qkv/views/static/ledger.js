@@ -22,8 +22,8 @@ function build({ figure }, ledger) {
   const state = { by: "matrices" };
   const share = Math.abs(ledger.error / ledger.change);
   const frame = figure({
-    title: "Nats that each matrix's own movement took off the loss",
-    caption: h("span", null, `The probe's loss went from step ${whole(ledger.first_step)} to ${whole(ledger.last_step)} by ${number(ledger.change, 4)} nats. All matrices together account for ${number(ledger.change + ledger.error, 4)}; ${number(Math.abs(ledger.error), 2)} nats (${number(100 * share, 2)} %) are left over. ${whole(ledger.n_entries)} entries. A matrix that does not move earns 0.`),
+    title: "Change of the loss due to each matrix's movement, nats",
+    caption: h("span", null, `From step ${whole(ledger.first_step)} to ${whole(ledger.last_step)} the loss of the probe batch changed by ${number(ledger.change, 3)} nats. The matrices together account for it to within ${number(Math.abs(ledger.error), 2)} nats (${number(100 * share, 2)}%), over ${whole(ledger.n_entries)} entries. A matrix that does not move counts as 0.`),
   });
   /** @type {[string, string][]} */
   const found = [["matrices", "matrices"], ["heads", "heads"], ["kinds", "kinds of matrices"]];

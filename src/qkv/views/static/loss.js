@@ -15,7 +15,7 @@ function beyond(losses, [low, high], unit) {
   const [above, below] = [losses.filter((loss) => loss > high), losses.filter((loss) => loss < low)];
   const parts = [above.length && `${whole(above.length)} above it (highest ${fixed(d3.max(above), 3)} ${unit})`, below.length && `${whole(below.length)} below it (lowest ${fixed(d3.min(below), 3)} ${unit})`];
   const words = parts.filter(Boolean).join(" and ");
-  return words ? ` Of the drawn batches the picture leaves out ${words}.` : "";
+  return words ? ` Outside the picture: ${words}.` : "";
 }
 
 function smoothed(points) {
@@ -42,16 +42,16 @@ function build({ model, figure, hear }) {
   const [thinned, best, cut] = [h("span"), h("span"), h("span")];
   const say = () => {
     thinned.textContent = loss.thinned ? ` (${loss.thinned})` : "";
-    best.textContent = loss.best_step !== null ? `; the ring is the lowest, ${fixed(loss.best, 3)} nats at step ${whole(loss.best_step)}` : "";
+    best.textContent = loss.best_step !== null ? `; the ring marks the lowest, ${fixed(loss.best, 2)} nats at step ${whole(loss.best_step)}` : "";
   };
   say();
   const state = { log: false, bits: false };
   const inUnit = (nats) => (state.bits ? nats * loss.bits_per_byte_of_nat + loss.bits_per_byte_lost : nats);
   const frame = figure({
     wide: true, title: "Loss while training",
-    caption: h("span", null, `A loss is the surprise per ${model.get("run").unit} in `, h("b", null, "nats"), ": a loss of x means that the right answer was given probability e", h("sup", null, "−x"), " (a geometric mean). Thin: each batch it trained on, before the model learned from it",
-      thinned, ". Dots: all that was kept aside for validation, never trained on",
-      best, ". Dashed: what simpler means reach on the same.", cut),
+    caption: h("span", null, `The loss is in `, h("b", null, "nats"), ` per ${model.get("run").unit}: at a loss of x, the geometric mean of the probabilities of the right answers is e`, h("sup", null, "−x"), ". Thin line: each training batch, before the model learned from it",
+      thinned, ". Dots: the whole validation data",
+      best, ". Dashed: baselines on the same data.", cut),
   });
   frame.body.before(controls(state, () => [{ key: "log", label: "step axis", options: [[false, "steps"], [true, "steps, log"]] },
     loss.bits_per_byte_of_nat ? { key: "bits", label: "unit", options: [[false, "nats per token"], [true, "bits per byte"]] } : null], () => redraw()).el);

@@ -88,7 +88,7 @@ function build({ model, el, off, figure, follow, hear, recolour }, found) {
   }
   function rest() {
     const row = map.rows.findIndex((r) => r.address === model.get("address"));
-    if (row < 0) return void (readout.textContent = "Point at a cell, or walk with the arrow keys.");
+    if (row < 0) return void (readout.textContent = "Point at a cell or use the arrow keys.");
     const both = arms();
     readout.textContent = say(row, both[0], stepIndex(map.steps, model.get("step")), both);
   }
@@ -111,7 +111,7 @@ function build({ model, el, off, figure, follow, hear, recolour }, found) {
     add(grid, [h("span"), h("span"), both.map((arm) => axis(arm.steps, el.clientWidth < 560 ? 3 : 6))]);
     clear(legend).append(bar(scale, theme(el), measure.label));
     add(clear(caption), [h("b", null, measure.label), `: ${measure.meaning || measure.formula} Columns are the recorded steps, closer together early${map.thinned ? ` (${map.thinned})` : ""}. `,
-      both.length > 1 ? `On the right ${described(model)} up to ${when(model, map.null_steps.at(-1))}, in the same colors.` : ""]);
+      both.length > 1 ? `On the right: ${described(model)}, up to ${when(model, map.null_steps.at(-1))}, on the same color scale.` : ""]);
     move();
     mark();
   }

@@ -59,7 +59,7 @@ function build({ model, el, figure, follow, hear, recolour }, section) {
     }
     clear(legend).append(bar(scale, colours, `root mean square, ${MODES[mode]}`));
     title.textContent = `Snapshot of step ${whole(section.steps[index()])}`;
-    caption.textContent = `Each picture is one matrix, rows down, columns across, drawn in blocks: a cell is the root mean square of the weights in its block, so nothing cancels and nothing is skipped. One scale for all.`;
+    caption.textContent = `Each picture is one matrix, rows down and columns across. A cell is the root mean square of a block of weights. All share one scale.`;
     press();
   }
   function press() {

@@ -72,14 +72,14 @@ function given(off, answer, colours) {
 
 // Singular values: [[label, values, now]].
 function spectrum(off, el, address, lines) {
-  const frame = figure(el, { title: `Spectrum of ${address}`, caption: "Singular values in falling order: how much the matrix stretches along its strongest directions." });
+  const frame = figure(el, { title: `Spectrum of ${address}`, caption: "Singular values, largest first: how much the matrix stretches its strongest directions." });
   chart(frame, (width, colours) => {
     const points = lines.flatMap(([label, values, now]) => [...values].map((value, i) => ({ label, now, rank: i + 1, value })));
     return plot(colours, `singular values of ${address}, largest ${number(lines.at(-1)[1][0])}`, {
       width, height: 200, marginLeft: 44, marginRight: 70, marginBottom: 34, marginTop: 8,
       x: { label: "rank →", tickSize: 0, ticks: 5, tickFormat: tickOfSteps, domain: [1, Math.max(2, d3.max(points, (p) => p.rank))] }, y: { label: null, tickSize: 0, ticks: 4, tickFormat: tick, zero: true },
       marks: [Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 4 }),
-        d3.groups(points, (p) => p.label).map(([, own]) => Plot.line(own, { x: "rank", y: "value", stroke: own[0].now ? colours.accent : colours.faint, strokeWidth: own[0].now ? 2.2 : 1.4, strokeDasharray: own[0].now ? null : "4 3" })),
+        d3.groups(points, (p) => p.label).reverse().map(([, own]) => Plot.line(own, { x: "rank", y: "value", stroke: own[0].now ? colours.accent : colours.ink, strokeWidth: own[0].now ? 2.2 : 1.4, strokeDasharray: own[0].now ? null : "4 3" })),
         d3.groups(points, (p) => p.label).map(([label, own], i, all) => Plot.text(own.slice(-1), { x: "rank", y: "value", text: () => label, dx: 7, dy: all.length < 2 ? 0 : own[0].now ? -7 : 8, textAnchor: "start", fill: own[0].now ? colours.accent : colours.soft }))],
     });
   });
@@ -132,7 +132,7 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     } else if (item) {
       show((stop) => carried(stop, model, item, address, colours), (stop) => carriedSpectrum(stop, detail, model, item));
     } else {
-      show(() => h("p.small", null, address.endsWith(".pattern") ? "A pattern has no weights: it is computed for each text. See where the heads look, below."
+      show(() => h("p.small", null, address.endsWith(".pattern") ? "A pattern has no weights: it is computed for each text. See the attention section below."
         : `${address} is a product of two matrices and is not stored; a live page computes it: qkv view RUN.`));
     }
   }

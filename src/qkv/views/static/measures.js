@@ -10,8 +10,8 @@ import { CONTROL } from "./control.js";
 import { measuresOf } from "./grid.js";
 
 const OF = {
-  function: "the function: it does not change when the bases inside the heads do",
-  parametrisation: "this parametrisation: another basis inside a head could give another value for the same function, so it is never compared across seeds",
+  function: "the function: a change of basis inside a head does not alter it",
+  parametrisation: "this parametrization: a change of basis inside a head can alter it, so it is never compared across seeds",
 };
 
 // address -> value of everything that has the measure at that step of one arm.
@@ -57,7 +57,7 @@ function render({ model, el }) {
   const sections = [model.get("map"), model.get("grid")].filter(Boolean);
   const measures = measuresOf(model);
   if (!measures.length) return;
-  el.append(h("p.small", null, "Numbers are medians over all matrices and heads that have the measure; a dash is undefined or was not taken."),
+  el.append(h("p.small", null, "Medians over all matrices and heads with this measure. A dash means undefined or not measured."),
     h("div.measures", null, measures.map((m) => h("details", { id: `measure-${m.name}` },
       h("summary", null, h("b", null, m.label), m.meaning ? h("span.meaning", null, m.meaning) : null),
       beside(sections, m.name),

@@ -48,9 +48,9 @@ function build({ model, el, figure }, { last, both }) {
   function words() {
     const { step } = state;
     title.textContent = `Drift of each matrix at step ${whole(step)}`;
-    add(clear(caption), [h("b", null, "Drift"), " is how far a matrix is from where it started, as a share of its size at the start (for one that starts at zero, of a usual start): 1 means that it moved by its own length. ",
-      hasNull() ? [`Filled: this run at ${when(model, step)}, a dot per layer. Hollow: ${described(model)} at the same step. On the right: the first divided by the second, a median over layers.`]
-        : both === undefined ? `A dot per layer. This run has no ${CONTROL}, so these drifts have nothing to be compared with.` : `A dot per layer. The ${CONTROL} does not reach this step.`]);
+    add(clear(caption), [h("b", null, "Drift"), " is the distance of a matrix from its start, relative to its initial norm (or, if it starts at zero, to the norm of a usual start). ",
+      hasNull() ? [`Filled: this run at ${when(model, step)}, one dot per layer. Hollow: ${described(model)} at the same step. On the right: the median ratio of the two over layers.`]
+        : both === undefined ? `One dot per layer. This run has no ${CONTROL} to compare with.` : `One dot per layer. The ${CONTROL} does not reach this step.`]);
     clear(all).append(table(["matrix", "this run", CONTROL, "ratio"],
       points.map((p) => [h("code", null, p.address), number(p.run), number(p.null), p.null > 0 ? fixed(p.run / p.null, 1) : "–"])));
   }

@@ -14,7 +14,7 @@ function build({ model, figure }, moving) {
   const last = d3.max(model.get("map").steps);
   const frame = figure({
     title: "When each kind of matrix did its moving",
-    caption: h("span", null, "A bar reaches from the step by which a tenth of the final drift was done to the step by which nine tenths were; the dot is half. A median over layers."),
+    caption: h("span", null, "Each bar spans the steps at which 10% and 90% of the final drift were reached; the dot is 50%. Medians over layers."),
   });
   chart(frame, (width, colours) => plot(colours, `steps by which half of the drift was done: ${kinds.map((k) => `${k.kind} ${k.half}`).join(", ")}`, {
     width, height: 26 * kinds.length + 36, marginLeft: widthOf(kinds.map((k) => k.kind), 0.4 * width, 8.4) + 14, marginRight: 54, marginTop: 6, marginBottom: 30,

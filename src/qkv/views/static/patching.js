@@ -13,9 +13,9 @@ import { asked } from "./entry.js";
 /** @import { Off } from "./dom.js" */
 
 const KINDS = [
-  ["stream", "What enters each layer", "The residual stream at one token alone: where the difference stands, layer by layer."],
-  ["mixer", "What attention adds", "Where attention brings it from other tokens."],
-  ["mlp", "What the MLP adds", "Where the MLP makes it out of what stands there already."],
+  ["stream", "What enters each layer", "The residual stream at one token: where the difference is, layer by layer."],
+  ["mixer", "What attention adds", "Where attention moves it from other tokens."],
+  ["mlp", "What the MLP adds", "Where the MLP computes it from what is already there."],
 ];
 const ROW = 26; // pixels
 const NARROW = 34; // pixels of a cell that has room for its number
@@ -28,10 +28,10 @@ const cells = (packed, difference, caution) => {
   return Array.from(values, (share, i) => ({ layer: `L${Math.floor(i / shape[1])}`, i: i % shape[1], ...row(share) }));
 };
 
-// Cells of values, layers from the last down; `name(i)` is a column's label, `told(i)` what a pointer is told of it; `top` has
+// Cells of values, the first layer on top; `name(i)` is a column's label, `told(i)` what a pointer is told of it; `top` has
 // the strongest colour, numbers from `least` of it on are written.
 function picture(off, el, { title, caption, rows, name, told, unit = "", top = 1, least = 0.05 }) {
-  const layers = [...new Set(rows.map((row) => row.layer))].reverse();
+  const layers = [...new Set(rows.map((row) => row.layer))];
   const columns = [...new Set(rows.map((row) => row.i))];
   const frame = figure(el, { title, caption });
   chart(frame, (width, colours) => {
@@ -57,13 +57,13 @@ function draw(off, el, found) {
   const differs = (i) => found.tokens[i] !== found.others[i];
   const name = (i) => (differs(i) ? `${token(found.tokens[i])}←${token(found.others[i])}` : token(found.tokens[i]));
   el.append(h("p.sentence", null, found.causal ? "After " : "At ", h("code", null, token(found.tokens[found.position])), ": is it ", h("code", null, a), " or ", h("code", null, b),
-    `? Log p of the first minus log p of the second is ${number(found.odds[0])} nats for this text and ${number(found.odds[1])} for the other, a difference of ${number(difference)}. Each cell takes one activation from the other text and recomputes what follows${found.caution ? "." : ": a share of 0 leaves the answer, 1 makes it that of the other. Pointing at a cell gives the same in nats."}`));
+    `? The log-odds of the first over the second are ${number(found.odds[0], 2)} nats for this text and ${number(found.odds[1], 2)} for the other, a difference of ${number(difference, 2)}. Each cell copies one activation from the other text and recomputes the rest${found.caution ? "." : ". A share of 0 leaves the answer unchanged; 1 makes it that of the other text. Point at a cell for the value in nats."}`));
   if (found.caution) el.append(h("p.sentence", null, found.caution));
   const scale = found.caution ? { unit: " nats", top: 0.5, least: 0.02 } : {};
   for (const [kind, title, caption] of KINDS) {
     if (found.shares[kind]) picture(off, el, { ...scale, title, caption, rows: cells(found.shares[kind], difference, found.caution), name, told: (i) => `${name(i)} (${i})` });
   }
-  if (found.heads) picture(off, el, { ...scale, title: "What each head writes", caption: "z of one head, at all tokens at once: which heads bring it over. Shares of parts need not sum to 1.", rows: cells(found.heads, difference, found.caution), name: (i) => `H${i}`, told: (i) => `H${i}` });
+  if (found.heads) picture(off, el, { ...scale, title: "What each head writes", caption: "z of one head, at all tokens at once: which heads carry the difference. Shares need not sum to 1.", rows: cells(found.heads, difference, found.caution), name: (i) => `H${i}`, told: (i) => `H${i}` });
 }
 
 function drawWritten(off, el, found) {
@@ -74,8 +74,8 @@ function drawWritten(off, el, found) {
   const rows = [...(heads ? of(heads.values, 0, n) : of(mixer.values, 0, 1)), ...(mlp ? of(mlp.values, n || 1, 1) : [])];
   const names = [...(heads ? Array.from({ length: n }, (_, i) => `H${i}`) : ["mixer"]), "MLP"];
   el.append(h("p.sentence", null, found.causal ? "After " : "At ", h("code", null, token(found.tokens[found.position])), " the model prefers ", h("code", null, a), " to ", h("code", null, b),
-    ` by ${number(found.log_odds)} nats. That is a sum: the row of W_E writes ${number(found.embed)}, biases ${number(found.biases)}, and each head and MLP what stands here.`));
-  picture(off, el, { title: "Who writes the answer", caption: "Nats of log-odds that each part writes, the scale of the last norm held (direct logit attribution). It says who writes, not who makes it possible.",
+    ` by ${number(found.log_odds, 2)} nats. That is a sum: the row of W_E contributes ${number(found.embed, 2)}, the biases ${number(found.biases, 2)}, and each head and MLP the value shown here.`));
+  picture(off, el, { title: "Who writes the answer", caption: "Log-odds that each part contributes, in nats, with the scale of the last norm held fixed (direct logit attribution). Indirect effects are not counted.",
     rows, name: (i) => names[i], told: (i) => names[i], unit: " nats", top: Math.max(...rows.map((row) => Math.abs(row.share))) || 1, least: 0.02 });
 }
 
@@ -86,4 +86,4 @@ export const writing = (ask, question, off) => asked(off, {
 /** -> an element; `question()` says on what. @param {Off} off */
 export const patching = (ask, question, off) => asked(off, {
   button: "patch", waiting: "Patching …", question: (other) => ask("patch", { ...question(), other }), draw,
-  other: { label: "Another text beside it: which layer, token and head carries the difference? (activation patching)", placeholder: "the same text with a word changed, as many tokens" } });
+  other: { label: "Compare with another text: which layer, token and head carries the difference? (activation patching)", placeholder: "the same text with one word changed, equally many tokens" } });

@@ -37,7 +37,7 @@ function render({ model, el }) {
     }
     open.textContent = "back to the playground";
   } }, "go on training it here");
-  el.append(h("p", null, `Two arms start from the weights of step ${whole(play.step)} of this run (${whole(play.parameters)} parameters) and train on, on a text that you give or a short one that is there; turn a switch on one of them and watch. What comes out can be saved as safetensors. The run itself is not touched.`),
+  el.append(h("p", null, `Two arms start from the weights of step ${whole(play.step)} of this run (${whole(play.parameters)} parameters) and train on, on your text or a short built-in one. Turn a switch on one of them and watch. You can save the result as safetensors. The run itself does not change.`),
     open, box);
   return () => box.remove();
 }

@@ -4,7 +4,7 @@
 
 import { d3, Plot } from "./vendor.js";
 import { h, newId, together } from "./dom.js";
-import { number, plural, tick, token, whole } from "./format.js";
+import { number, plural, relative, tick, token, whole } from "./format.js";
 import { largest, unpack } from "./decode.js";
 import { chart, fitted, inside, plot } from "./figure.js";
 import { CONTROL, described, when } from "./control.js";
@@ -33,8 +33,8 @@ function scatter({ model, figure }, rows) {
   function words() {
     const { beside } = state;
     title.textContent = `How far each row of W_E moved by step ${whole(beside ? rows.null_step : rows.step)}`;
-    caption.textContent = ["A dot is a token: to the right, it stands more often in the training text; up, its row moved further from its start (drift, as a share of the row's first length). ",
-      beside ? `Gray: the same rows in ${described(model)}, both at ${when(model, rows.null_step)}. ` : "", hasUnseen ? "Ringed, at the left edge: tokens never met. " : "", rows.drawn].join("");
+    caption.textContent = ["Each dot is a token. Across: how often it occurs in the training text. Up: how far its row moved, relative to its initial norm. ",
+      beside ? `Gray: the same rows in ${described(model)}, both at ${when(model, rows.null_step)}. ` : "", hasUnseen ? "Ringed, at the left edge: tokens that never occur. " : "", rows.drawn].join("");
   }
   words();
   const redraw = chart(frame, (width, colours) => {
@@ -111,8 +111,8 @@ function strips({ model, el, off, figure, recolour }, rows) {
       return [h("span.strip-name", null, name), panel.el];
     };
     body.replaceChildren(...parts.flatMap(strip), h("span"), bar(scale, colours, "one weight"));
-    const summary = [row.count === null ? "" : row.count === 0 ? "Never in the training text. " : `Stands ${plural(row.count, "time")} in the training text. `,
-      !start ? "Its start was not kept." : same ? `Not one of its numbers changed${by}.` : row.drift === null ? "" : `Moved by ${number(row.drift)} of its first length${by}.`].join("");
+    const summary = [row.count === null ? "" : row.count === 0 ? "Never occurs in the training text. " : `Occurs ${plural(row.count, "time")} in the training text. `,
+      !start ? "Its start was not kept." : same ? `None of its numbers changed${by}.` : row.drift === null ? "" : `Moved by ${relative(row.drift)} its initial norm${by}.`].join("");
     readout.textContent = summary;
   }
   recolour(() => show(current));

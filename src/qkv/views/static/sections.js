@@ -33,15 +33,15 @@ const MIXERS = { lstm: "the LSTM", mean: "the mean" }; // in attention's place
 // it of the payload), views]
 /** @type {[string, string | null, string | null, any, any, { render: Function }[]][]} */
 const SECTIONS = [
-  ["answers", "Answers", "Answers", "answers", (payload) => `What everyone asks of a model, answered from this very run: a question leads to its picture and its numbers. ${attends(payload) ? "L1.H0 is head 0 of layer 1, both" : "L1 is layer 1,"} counted from 0.`, [answers]],
+  ["answers", "Answers", "Answers", "answers", (payload) => `Common questions about a model, answered from this run, each with its picture and numbers. ${attends(payload) ? "L1.H0 is head 0 of layer 1, both" : "L1 is layer 1,"} counted from 0.`, [answers]],
   ["which-q", null, null, attends, "", [words]],
-  ["loss", "Is it learning?", "Loss", "loss", "How surprised the model is by each new batch, and by what it never trained on, beside what simpler means achieve there.", [loss]],
-  ["grid", "What training did to every matrix", "Matrices", ["grid", "map"], (payload) => `Layers down, matrices across${attends(payload) ? ", heads as cells" : ""}. Press play below, or drag the step, to watch it from the first update to the last; click a cell to open it.`, [grid, curve, matrix]],
-  ["map", "Every step at once", "Every step", "map", "The same as a score: each row is one matrix, each column a recorded step.", [map]],
-  ["matrices", "The weights themselves", "Weights", "matrices", "Every matrix as a picture, at the steps whose weights were kept; a click opens one among the matrices above.", [matrices, table]],
-  ["attention", "Where the heads look", "Attention", "attention", (payload) => (payload.attention?.[0]?.picture ? "Every head on images that it never trained on: which patches its answer is read from. Choose a head, then point at a patch." : "Every head on one text: how much each token reads of each other. Choose a head, then point at a token."), [attention]],
-  ["forward", "Forward and backward", "Forward", "forward", (payload) => `One sentence through this very model, left to right. x is what enters, W what is learned, ${attends(payload) ? "q, k and v what comes out" : `mix_out what ${MIXERS[payload.run.mixer]} in attention's place makes of it`}; every number is the model's own.`, [forward]],
-  ["words", "What became of the words", "Words", "words", "Each token has a row in W_E. Rows that training moved alike end up alike: who is near whom, at the step of the slider.", [vocabulary]],
+  ["loss", "Is it learning?", "Loss", "loss", "Training and validation loss, compared with baselines on the same data.", [loss]],
+  ["grid", "What training did to every matrix", "Matrices", ["grid", "map"], (payload) => `Layers down, matrices across${attends(payload) ? ", heads as cells" : ""}. Press play below or drag the step to watch training; click a cell to open its matrix.`, [grid, curve, matrix]],
+  ["map", "Every step at once", "Every step", "map", "All steps at once: each row is one matrix, each column a recorded step.", [map]],
+  ["matrices", "The weights themselves", "Weights", "matrices", "Every matrix as a picture, at the steps whose weights were kept. Click one to open it above.", [matrices, table]],
+  ["attention", "Where the heads look", "Attention", "attention", (payload) => (payload.attention?.[0]?.picture ? "Every head on validation images: which patches the answer depends on. Choose a head, then point at a patch." : "Every head on one text: how much each token attends to each other token. Choose a head, then point at a token."), [attention]],
+  ["forward", "Forward and backward", "Forward", "forward", (payload) => `One sentence passes through this model, left to right. x is the input, W the learned weights, ${attends(payload) ? "and q, k and v the outputs" : `and mix_out the output of ${MIXERS[payload.run.mixer]} that replaces attention`}. Every number is computed by the model.`, [forward]],
+  ["words", "What became of the words", "Words", "words", "Each token has a row in W_E. This shows which rows are similar, at the slider's step.", [vocabulary]],
   ["play", "Go on training it yourself", "Playground", "play", "The same model in this page: change a matrix, train on, and watch what becomes of it.", [play_section]],
   ["made", "How it was made", "How it was made", "made", "The command that makes this run again, and the versions and hashes to check it by.", [made]],
   ["measures", "Formulas and sources", "Formulas", "map", "What each number of this page is: formula, range, source, and what to compare it with.", [measures]],

@@ -5,12 +5,12 @@ import { h, wayTo } from "./dom.js";
 
 // [section, what to see there, what to do]
 const STOPS = [
-  ["answers", "What this run says of itself", "The questions that everyone asks, each with its numbers and what to compare them with."],
-  ["which-q", "Three things called Q", "x comes in, W_Q is learned, q comes out. The rest of the page keeps to these names."],
-  ["grid", "Every matrix", "Press play at the bottom: watch which matrices leave their start."],
-  ["attention", "Where the heads look", "Choose a head, then point at its picture: what is read there, and by what?"],
+  ["answers", "What this run shows", "Common questions, each with its answer, its numbers and a comparison."],
+  ["which-q", "Three things called Q", "x is the input, W_Q the learned matrix, q the output. The page uses these names throughout."],
+  ["grid", "Every matrix", "Press play at the bottom and watch which matrices move."],
+  ["attention", "Where the heads look", "Choose a head, then point at its picture to see what attends to what."],
   ["forward", "One sentence, all the way through", "Follow one token from its row of W_E to the prediction, and the gradient back."],
-  ["words", "What became of the words", "Drag the slider: tokens that are used alike come to lie together."],
+  ["words", "What became of the words", "Drag the slider: tokens with similar use move together."],
 ];
 
 function render({ model, el }) {

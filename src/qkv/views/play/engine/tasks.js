@@ -150,7 +150,7 @@ function words(seed) {
 
 export const TASKS = {
   text: { label: "next character", make: characters, about: "Learn to continue a text, one character at a time. The last tenth is kept aside and never trained on. The text that is there is short: when the validation loss turns up, the model has begun to know it by heart." },
-  recall: { label: "recall", make: recall, about: "A random block of 6 to 12 letters, again and again: after its first pass each next letter is known to whoever looks one place behind the same letter's last visit. Two layers can do that together: an induction head." },
+  recall: { label: "recall", make: recall, about: "A random block of 6 to 12 letters, repeated. After the first pass, each next letter is the one that followed the same letter last time. Two layers can find it together: an induction head." },
   sort: { label: "sort", make: sort, about: "Fourteen letters in any order, an arrow, the same letters in order. Only what follows the arrow counts." },
   addition: { label: "clock addition", make: addition, about: `a + b = (a + b) modulo ${MODULUS}. A fifth of the ${MODULUS * MODULUS} sums is never shown and serves as validation.` },
   words: { label: "words that share contexts", make: words, about: "Small sentences in which cat, dog, fox and cow stand in the same places, and never beside each other. Do their rows of W_E become similar?" },

@@ -28,7 +28,7 @@ function summary(race) {
     const last = all.at(-1);
     if (!last) return "";
     const best = all.reduce((a, b) => (b.loss < a.loss ? b : a));
-    if (!Number.isFinite(last.loss)) return `${NAMES[arm]}: its loss is no number at step ${whole(last.step)}: it has diverged`;
+    if (!Number.isFinite(last.loss)) return `${NAMES[arm]}: diverged at step ${whole(last.step)} (its loss is not a number)`;
     const lower = best === last ? "" : `; lowest ${fixed(best.loss, 3)} at step ${whole(best.step)}`;
     return `${NAMES[arm]}: validation ${fixed(last.loss, 3)} nats, ${percent(last.accuracy)} right at step ${whole(last.step)}${lower}`;
   }).filter(Boolean);
@@ -43,7 +43,7 @@ function marks(race, colours, span, place, inside, top, most) {
     Plot.ruleY(race.baselines, { y: "nats", stroke: colours.faint, strokeDasharray: "5 4" }),
     Plot.text(race.baselines, { x: () => span, y: "nats", text: (b) => `${b.label} ${fixed(b.nats)}`, textAnchor: "start", dx: 8, fill: colours.soft, render: place }),
     ...lines.map(({ arm, train }) => Plot.line(train, { x: "step", y: "loss", stroke: colour[arm], strokeWidth: 1, strokeOpacity: 0.45, clip: true })),
-    ...lines.map(({ arm, val }) => Plot.line(val, { x: "step", y: "loss", stroke: colour[arm], strokeWidth: 2.2, clip: true })),
+    ...lines.map(({ arm, val }) => Plot.line(val, { x: "step", y: "loss", stroke: colour[arm], strokeWidth: 2.2, strokeDasharray: arm === "b" ? "7 5" : null, clip: true })), // both are seen where they coincide
     ...(race.taken ? [] : [Plot.text([BEGIN], { frameAnchor: "middle", fontSize: 15, fill: colours.ink, stroke: colours.paper, strokeWidth: 9, lineWidth: Math.min(34, inside / 15) })]),
     ...lines.map(({ arm, val }) => Plot.dot(val.slice(-1).filter((v) => v.loss <= top), { x: "step", y: "loss", fill: colour[arm], r: 4 })),
   ];
@@ -51,7 +51,7 @@ function marks(race, colours, span, place, inside, top, most) {
 
 export function losses(host, race, armColours) {
   const frame = figure(host, { wide: true, title: h("span", null, "Loss, nats per token: ", ARMS.map((arm) => [h(`span.key.key-${arm}`, null, NAMES[arm]), " "])),
-    caption: h("span", null, "Surprise per asked-for token, in nats. Thick: the validation data, never trained on; thin: each training batch before the model learned from it, averaged where they are many. Dashed: what counting alone reaches on the same validation data: by chance, by how often a token comes, by the token before and, where that says more, by the best n-gram (Kneser-Ney). Both arms read the same batches and start from the same numbers wherever they have the same matrix.") });
+    caption: h("span", null, "Loss per predicted token, in nats. Thick: validation data, arm B with gaps. Thin: each training batch before the model learned from it, averaged if there are many. Dashed: baselines on the same validation data (uniform, unigram, bigram and, if better, the best Kneser-Ney n-gram). Both arms read the same batches and share initial weights where they have the same matrix.") });
   const readout = h("p.readout.two", { "aria-live": "off" });
   const redraw = chart(frame, (width, colours) => {
     if (!race.seen || width < NARROWEST) return h("div.waiting", { style: "height:15rem" });

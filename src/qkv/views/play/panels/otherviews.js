@@ -14,7 +14,7 @@ import { values } from "./weightview.js";
 const PARTS = [["encodings", "dx W_Q", "the encodings moved"], ["matrix", "x dW_Q", "the matrix moved"], ["both", "dx dW_Q", "both together"], ["all", "dq", "q moved in all"]];
 
 export function movedView(host, race) {
-  const frame = figure(host, { wide: true, title: "What moved q", caption: "On the sentence above, between the start and now: the change of the queries of a layer splits exactly, dq = dx W_Q + x dW_Q + dx dW_Q, where x is what enters W_Q (after the norm). Lengths are shares of the first q's length; parts that point apart add up to less than their sum." });
+  const frame = figure(host, { wide: true, title: "What moved q", caption: "Since the start, on the sentence above. The change of a layer's queries splits exactly: dq = dx W_Q + x dW_Q + dx dW_Q, where x is the input of W_Q (after the norm). Norms are relative to that of the initial q. Parts in different directions add up to less than the sum of their norms." });
   const columns = pair(frame.body, "what moved q");
   function draw() {
     if (!race.seen) return;
@@ -44,7 +44,7 @@ function means(numbers, d, { kinds, beside }) {
 }
 
 export function cosineView(host, race) {
-  const frame = figure(host, { wide: true, title: "Which rows of W_E are similar?", caption: "Cosines between rows of W_E, words in the order of their kinds: animals, people, drinks, foods, places. Of this parametrisation: a change of basis inside the model would leave its output as it is and these cosines not." });
+  const frame = figure(host, { wide: true, title: "Which rows of W_E are similar?", caption: "Cosines between rows of W_E, words in the order of their kinds: animals, people, drinks, foods, places. A property of this parametrization: a change of basis inside the model can alter these cosines but not its output." });
   const columns = pair(frame.body, "cosines");
   const off = together();
   function draw() {
@@ -70,7 +70,7 @@ export function cosineView(host, race) {
 }
 
 export function writtenView(host, race) {
-  const frame = figure(host, { wide: true, title: "What it writes", caption: "The sentence, and what the model puts after it: each token drawn by the probability the model gives it." });
+  const frame = figure(host, { wide: true, title: "What it writes", caption: "The sentence and its continuation, sampled token by token from the model's probabilities." });
   const columns = pair(frame.body, "what is written");
   function draw() {
     if (!race.seen) return;

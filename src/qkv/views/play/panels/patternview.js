@@ -18,7 +18,7 @@ function square(pattern, head, n) {
 
 // `watched()`: { a: [layer, head], b: [layer, head] }, part of the state; `chosen` is called when the reader changes it.
 export function patternView(host, race, watched, chosen) {
-  const frame = figure(host, { wide: true, title: "Where each head looks", caption: "Down, the token that looks (query); across, the token looked at (key). A row sums to 1; the empty half is the future. Choose a head to read it." });
+  const frame = figure(host, { wide: true, title: "Where each head looks", caption: "Down: the attending token (query). Across: the token attended to (key). A row sums to 1; the empty half is the masked future. Choose a head to enlarge it." });
   const scale = squareRoot(1);
   const legend = h("div");
   const text = h("div.sentence-tokens");

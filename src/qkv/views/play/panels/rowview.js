@@ -14,7 +14,7 @@ export function rowView(host, race, pick) {
   const id = newId("token");
   const select = h("select", { id, onchange: () => (pick(Number(select.value)), draw()) });
   const frame = figure(host, { wide: true, title: h("span", null, h("label", { for: id }, "One row: W_E of "), select),
-    caption: "The numbers of one token's row at the start, now, and what changed, on one scale; then the gradient that reached this row at the last step. The last strip: the length of the gradient of every row, tokens in the order of the list." });
+    caption: "One token's row at the start and now, and the difference, on one scale. Then the gradient of this row at the last step. The last strip shows the gradient norm of every row, in the order of the list." });
   const columns = pair(frame.body, "one row");
   const off = Object.fromEntries(ARMS.map((arm) => [arm, together()]));
 
@@ -46,8 +46,8 @@ export function rowView(host, race, pick) {
     const lengths = Float64Array.from({ length: d_vocab }, (_, i) => norm(gradient.subarray(i * d, (i + 1) * d)));
     const reach = linear(steady(lengths.reduce((a, b) => Math.max(a, b), 0)));
     const moved = norm(row(change)) / norm(before);
-    const summary = `${race.show(race.token)} stands ${plural(race.counts[race.token], "time")} in the training data${race.countsNote}. ` +
-      (moved === 0 ? "Not one number of its row has changed." : `Its row moved by ${percent(moved)} of its first length.`);
+    const summary = `${race.show(race.token)} occurs ${plural(race.counts[race.token], "time")} in the training data${race.countsNote}. ` +
+      (moved === 0 ? "None of the numbers in its row has changed." : `Its row moved by ${percent(moved)} of its initial norm.`);
     const each = (name, numbers) => strip(name, numbers, scale, (i) => `number ${i}: before ${number(before[i])}, now ${number(row(now)[i])}`);
     clear(body).append(h("div.strips", null, each("before", before), each("now", row(now)), each("change", row(change)), h("span"), bar(scale, colours, "one weight"),
       strip("gradient", row(gradient), slope, (i) => `gradient of number ${i}: ${number(row(gradient)[i])}`), h("span"), bar(slope, colours, "gradient"),

@@ -29,7 +29,7 @@ export function values(race, arm, address, mode) {
 // `watched`: { mode, address }, part of the state; `chosen` is called when the reader changes it.
 export function weightView(host, race, watched, chosen) {
   const legend = h("div");
-  const frame = figure(host, { wide: true, title: "The matrices", caption: "Rows down, columns across; all of these have one scale, the two large ones each its own. Under each: its root mean square. A frozen matrix gets no update; the gradient drawn is the one that reached it at the last step, all the same. Choose one to read its numbers." });
+  const frame = figure(host, { wide: true, title: "The matrices", caption: "Rows down, columns across. All share one scale, except the two large ones. Below each: its root mean square. A frozen matrix gets no update, but its gradient at the last step is still shown. Choose one to read its numbers." });
   const modes = choice("what is shown", MODES, watched().mode, (mode) => ((watched().mode = mode), chosen(), draw()));
   frame.body.append(h("div.controls", null, modes), legend);
   const columns = pair(frame.body, "matrices");
