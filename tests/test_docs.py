@@ -231,7 +231,8 @@ def test_links_between_pages_lead_somewhere():
 def test_everything_exported_has_a_docstring(name):
     module = __import__(name, fromlist=["_"])
     bare = []
-    for word in getattr(module, "__all__", ()):
+    defined = [word for word, thing in vars(module).items() if getattr(thing, "__module__", "") == name]
+    for word in getattr(module, "__all__", [word for word in defined if not word.startswith("_")]):
         thing = getattr(module, word)
         ours = getattr(thing, "__module__", "").startswith("qkv")  # a shape is an alias of jaxtyping's
         if ours and (inspect.isclass(thing) or inspect.isfunction(thing)) and not thing.__doc__:
