@@ -98,9 +98,10 @@ def _with_formulas(text: str) -> str:
 
 
 def page_of(module: ModuleType) -> str:
-    """A module with everything that it exports."""
+    """A module with everything that it exports: what `__all__` lists, or else all public names that it defines."""
     lines = [f"# {module.__name__}", "", _prose(module.__doc__ or ""), ""]
-    for name in getattr(module, "__all__", ()):
+    own = [name for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__]
+    for name in getattr(module, "__all__", [name for name in own if not name.startswith("_")]):
         thing = getattr(module, name)
         if inspect.isclass(thing):
             lines += _of_class(name, thing)

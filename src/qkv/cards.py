@@ -6,8 +6,6 @@ from qkv.models.layout import ADDED, Layout
 from qkv.presets import Preset
 from qkv.tasks import TASKS
 
-__all__ = ["Sentence", "card"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence:

@@ -28,8 +28,6 @@ from qkv.commands.printing.screen import Plain
 from qkv.errors import QkvError, UserError, is_out_of_memory, too_long, typed, unknown
 from qkv.othernames import unknown_command, unknown_setting
 
-__all__ = ["Parser", "command_parser", "main", "program"]
-
 _SPINS = 12_000
 """How often a thread looks whether the others are done before it sleeps (GNU's OpenMP; its own 300,000). Alone on a
 machine this costs nothing that was measured; beside a busy process a step takes a fifth of the time or less, since a

@@ -20,8 +20,6 @@ from qkv.othernames import unknown_setting
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Table", "dump_toml", "field_paths", "flat", "from_dict", "load_toml", "override", "to_dict", "whole_path"]
-
 T = TypeVar("T", bound="DataclassInstance")
 Table = JsonObject
 """What TOML holds under one name: bool, int, float, str, lists of these, and tables."""

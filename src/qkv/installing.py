@@ -10,8 +10,6 @@ import shlex
 import sys
 from pathlib import Path
 
-__all__ = ["PUBLIC_ADDRESS", "install", "project_folder", "update"]
-
 PUBLIC_ADDRESS = ""
 """What `git clone` takes to get the project; empty until it is published, and then no page or message names one."""
 

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-__all__ = ["MOST", "JsonMapping", "JsonObject", "WhereThere", "is_like"]
-
 JsonObject: TypeAlias = dict[str, Any]
 """An object of a JSON file or of a page's data: keys are strings, and each value's type is known to its reader."""
 JsonMapping: TypeAlias = Mapping[str, Any]

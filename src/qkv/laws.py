@@ -12,25 +12,6 @@ from typing import NamedTuple
 from qkv.data.config import LabelledOptions
 from qkv.training.config import TeachingConfig
 
-__all__ = [
-    "A_CARD",
-    "BRIEF_SECONDS",
-    "Budget",
-    "DEFAULT_MINUTES",
-    "Pace",
-    "SHORT",
-    "SIZE_LAWS",
-    "Scale",
-    "TWO_CORES",
-    "WIDE",
-    "bytes_worth_reading",
-    "is_worth_compiling",
-    "labelled_options",
-    "nominal_updates",
-    "scale_law",
-    "size_validated_in_time",
-]
-
 WIDE = 192
 """From this d_model on, heads are twice as wide."""
 DEFAULT_MINUTES = 4.8

@@ -16,8 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["adam", "attention", "attention_backward", "generate", "initial", "loss_and_gradients", "main", "predict"]
-
 Array = np.ndarray
 Arrays = dict[str, Array]
 """Address -> matrix: W_E, W_pos, L0.norm1.gain, L0.W_Q, ..., norm_f.gain, W_U."""

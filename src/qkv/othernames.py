@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from qkv.errors import nearest, unknown
 
-__all__ = ["COMMANDS", "THEIRS", "ours", "unknown_command", "unknown_setting"]
-
 THEIRS = {
     # settings
     "n_layers": "n_layer num_layers num_hidden_layers layers depth encoder_layers decoder_layers num_encoder_layers",

@@ -15,8 +15,6 @@ from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.tasks import TASKS, find_task
 from qkv.training.config import OptimizerConfig, ScheduleConfig
 
-__all__ = ["OTHER_OPTIMIZERS", "PRESETS", "Preset", "find", "model_config", "optimizer_config"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:

@@ -11,8 +11,6 @@ import hashlib
 
 import numpy as np
 
-__all__ = ["Permutation", "generator", "key", "uniforms"]
-
 
 def key(*names: int | str) -> int:
     """A 128-bit key for a stream named by integers and strings.

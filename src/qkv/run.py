@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from qkv.interop.exporting import Fit
     from qkv.views.notebook import AttentionView
 
-__all__ = ["Run"]
-
 
 class Run:
     """A model that is trained or training, with everything that its folder holds."""

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from qkv.errors import SourceError, typed
 
-__all__ = ["HEAD", "Signature", "annotation", "is_pointer", "refuse_pointer", "signature_of", "signature_of_file"]
-
 HEAD = 4096
 """Bytes from the beginning of a file that are looked at."""
 

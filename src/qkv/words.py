@@ -8,27 +8,6 @@ which imports none of ours.
 import math
 from collections.abc import Sequence
 
-__all__ = [
-    "COUNTED",
-    "amount",
-    "as_good_as",
-    "between",
-    "clock",
-    "decimals",
-    "figure",
-    "listed",
-    "many",
-    "megabytes",
-    "number",
-    "percent",
-    "plural",
-    "relative",
-    "short",
-    "signed",
-    "some",
-    "stands",
-]
-
 EN_DASH, EM_DASH = "\u2013", "\u2014"
 
 SMALL = 1e-4

@@ -18,8 +18,6 @@ from qkv.jsontypes import JsonObject
 if TYPE_CHECKING:
     from qkv.data.split import Part
 
-__all__ = ["BUDGETS", "RATES", "measure"]
-
 BUDGETS = (1 / 6, 1.0, 5.0)
 """Minutes."""
 RATES = (2e-3, 4e-3, 8e-3)

@@ -19,8 +19,6 @@ from qkv.models import CausalLM, ModelConfig, Sizes
 from qkv.presets import PRESETS
 from qkv.tasks.generation import Sampling, generate
 
-__all__ = ["measure"]
-
 N_CTX, PROMPT = 256, 8
 QUICK_TOKENS = 60
 

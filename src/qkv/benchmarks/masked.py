@@ -26,8 +26,6 @@ from qkv.models import ModelConfig, Sizes
 from qkv.presets import PRESETS
 from qkv.tasks import Masked
 
-__all__ = ["measure", "our_model", "their_collator", "their_model"]
-
 RULE = Masked(rate=0.15, random=0.1, kept=0.1)
 """What the collator of transformers does by default."""
 N_CTX = 128

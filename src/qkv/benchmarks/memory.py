@@ -13,8 +13,6 @@ from pathlib import Path
 from qkv.benchmarks.processes import python
 from qkv.benchmarks.session import Session
 
-__all__ = ["measure"]
-
 D_VOCAB, N_CTX, WINDOWS, UPDATES = 30_522, 128, 32, 3
 MIB = 2.0**20
 

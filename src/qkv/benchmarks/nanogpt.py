@@ -17,8 +17,6 @@ import numpy as np
 
 from qkv.benchmarks.processes import fresh, python
 
-__all__ = ["NanoGPT", "Trained"]
-
 BLOCK = 64
 COMMAND = (
     "train.py config/train_shakespeare_char.py --dataset=qkv --device=cpu --compile=False --eval_iters=20"

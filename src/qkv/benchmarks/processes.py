@@ -18,8 +18,6 @@ from pathlib import Path
 from qkv.errors import RunError
 from qkv.jsontypes import JsonObject
 
-__all__ = ["Apart", "Side", "Turn", "fresh", "machine", "python", "qkv", "spread"]
-
 Turn = Callable[[], float]
 """Measures a side once."""
 Side = Callable[[], Turn]

@@ -17,8 +17,6 @@ from typing import NamedTuple
 from qkv.benchmarks.processes import Apart, Side, Turn
 from qkv.errors import ConfigError
 
-__all__ = ["Asked", "Figure", "Session", "alternate"]
-
 DATA = {
     "tinyshakespeare": "tinyshakespeare/input.txt",
     "enwikinews": "enwikinews/articles.jsonl.gz",

@@ -24,8 +24,6 @@ from qkv.training.graph_replay.update import captured
 from qkv.training.optimizers import make_optimizer
 from qkv.training.precision import resolve
 
-__all__ = ["ADAMW", "gflops", "our_step", "precisions", "seconds", "their_step"]
-
 ADAMW = OptimizerConfig(kind="adamw", lr=1e-4, beta1=0.9, beta2=0.95, weight_decay=0.1, clip=1.0)
 """On both sides."""
 

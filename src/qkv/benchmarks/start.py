@@ -18,8 +18,6 @@ from qkv.benchmarks.processes import fresh
 from qkv.benchmarks.session import Session
 from qkv.errors import RunError
 
-__all__ = ["measure"]
-
 FIRST = "step 1/"
 """What a training says at its first step."""
 _COLD = "first step on the default text, nothing cached"

@@ -22,8 +22,6 @@ from qkv.presets import PRESETS
 from qkv.randomness import generator
 from qkv.tasks import Batch, Causal
 
-__all__ = ["ON_GPU", "SHAPES", "Shape", "measure", "measure_shape", "our_model", "their_model"]
-
 BatchT = TypeVar("BatchT")
 
 SLICE = 1.0

@@ -14,8 +14,6 @@ from qkv.benchmarks.processes import fresh, python, qkv
 from qkv.benchmarks.session import Session
 from qkv.errors import RunError
 
-__all__ = ["ends_there", "measure", "nanogpt_command"]
-
 NANOGPT = (
     "train.py config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 --log_interval=500"
     " --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000 --lr_decay_iters=2000"

@@ -14,8 +14,6 @@ from qkv.changes.ops import OPS
 from qkv.errors import ChangeError, unknown
 from qkv.models.addresses import parse_selector, split_outside
 
-__all__ = ["Change", "freeze_changes", "parse_change", "parse_changes"]
-
 _FORM = "SEL=op(args)@from..to, for example W_E=freeze, L0.W_Q=identity or L*.W_O=random(0.02)@0..100"
 
 

@@ -14,8 +14,6 @@ from torch.utils.hooks import RemovableHandle
 
 from qkv.models.matrices import Entry
 
-__all__ = ["Freezer", "covered"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Phase:

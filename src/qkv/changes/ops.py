@@ -20,9 +20,6 @@ from qkv.models.matrices import Catalogue, Entry, Part
 from qkv.models.start import start_values
 from qkv.randomness import generator, key
 
-__all__ = ["OPS", "Argument", "Op", "Target"]
-
-
 _ROUNDING = 1e-6
 """Of the largest singular value: what is below that is none, in float32."""
 

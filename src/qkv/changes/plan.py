@@ -22,8 +22,6 @@ from qkv.models.matrices import Catalogue, Entry, Part
 from qkv.models.zoo import BlockStack, stacks_of
 from qkv.words import listed
 
-__all__ = ["Plan", "plan_changes"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Write:

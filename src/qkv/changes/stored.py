@@ -20,8 +20,6 @@ from qkv.folder.verified import check_file
 from qkv.models.addresses import parse_address
 from qkv.models.matrices import Catalogue, Part
 
-__all__ = ["Loader", "RunMatrix", "Stored", "stored_values"]
-
 
 @dataclass(frozen=True, slots=True)
 class RunMatrix:

@@ -13,25 +13,6 @@ from pathlib import Path
 from qkv.errors import ConfigError, missing_file, unknown
 from qkv.folder.run_folder import RunFolder
 
-__all__ = [
-    "Words",
-    "a_run",
-    "a_source",
-    "add_json",
-    "add_run",
-    "add_weights",
-    "at_least_zero",
-    "one_of",
-    "positive",
-    "settings",
-    "share",
-    "split_changes",
-    "split_words",
-    "step_or_span",
-    "usually",
-    "whole",
-]
-
 
 def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
     """A whole number of at least `least`, and at most `most` where that is given."""

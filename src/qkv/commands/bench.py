@@ -25,8 +25,6 @@ from qkv.commands.arguments import add_json, positive, split_words, whole
 from qkv.commands.printing import screen
 from qkv.errors import ConfigError, unknown
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from qkv.api import Run
     from qkv.models.parts import Entry
 
-__all__ = ["configure", "run"]
-
 _OF_TOKENS = ("W_E", "W_U", "b_U")
 """Matrices whose rows or columns are tokens."""
 

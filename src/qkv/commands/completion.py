@@ -15,8 +15,6 @@ import importlib
 
 from qkv.commands.arguments import Words, one_of
 
-__all__ = ["SCRIPTS", "configure", "run", "script"]
-
 SCRIPTS = ("bash", "zsh", "fish")
 """Shells that a script can be had for."""
 

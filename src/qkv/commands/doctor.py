@@ -26,8 +26,6 @@ from qkv.words import number
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["configure", "run"]
-
 CORE = ("torch", "numpy", "tokenizers", "safetensors", "rich")
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
 EXTRAS = {

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from qkv.api import Run
 
-__all__ = ["configure", "run"]
-
 N_COMPONENTS = 6
 
 

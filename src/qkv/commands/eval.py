@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from qkv.tasks.figures import AtPosition
     from qkv.tasks.task import Task
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

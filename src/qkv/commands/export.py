@@ -14,8 +14,6 @@ import argparse
 from qkv.commands.arguments import add_json, add_run, add_weights
 from qkv.commands.printing import screen
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

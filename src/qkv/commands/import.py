@@ -22,8 +22,6 @@ from qkv.words import many
 if TYPE_CHECKING:
     from qkv.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["configure", "run"]
-
 _COMMON = 1000
 """Words at the beginning of a vocabulary among which an example is chosen."""
 

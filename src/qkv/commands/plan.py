@@ -27,8 +27,6 @@ from qkv.words import clock, many, number
 if TYPE_CHECKING:
     from qkv.recipe.forecast import Forecast
 
-__all__ = ["configure", "run", "setting_named"]
-
 setting_named = train.setting_named
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from qkv.tasks import Task
     from qkv.tasks.task import Ranked
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["end_with_starter", "is_first", "is_started", "launch"]
-
 _STARTED = "QKV_RANKS"  # `training.ranks.FOLDER_VARIABLE`; that module loads torch
 _ENDED = "ended"
 _GRACE_SECONDS = 60.0

@@ -11,8 +11,6 @@ from qkv.commands.arguments import add_json, add_run
 from qkv.commands.printing import damaged, screen
 from qkv.words import megabytes
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

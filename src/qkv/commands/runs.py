@@ -20,8 +20,6 @@ from qkv.words import figure, many
 if TYPE_CHECKING:
     from qkv.inspection.runs import Listed
 
-__all__ = ["configure", "run"]
-
 _COLUMNS = ("run", "task", "loss", "n-gram", "steps", "written", "state", "what differs")
 _TO_THE_LEFT = ("run", "task", "written", "state", "what differs")
 _SORTS: Mapping[str, Callable[["Listed"], Any]] = {

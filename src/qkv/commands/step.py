@@ -20,8 +20,6 @@ from qkv.words import figure, many, number, signed
 if TYPE_CHECKING:
     from qkv.inspection.gradient_step import Move, OneStep
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from qkv.studies.engine.runner import Made
 from qkv.jsontypes import JsonMapping
 
-__all__ = ["configure", "run"]
-
 _QUESTIONS = Path(__file__).parent.parent / "studies" / "questions"
 _SECONDS = 5.0
 """Between two lines of progress."""

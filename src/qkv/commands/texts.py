@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from qkv.errors import UserError
 
-__all__ = ["read_texts"]
-
 
 def read_texts(given: Sequence[str], command: str) -> list[str]:
     """`given`, or one text a line from stdin where nothing was given.

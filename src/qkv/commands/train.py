@@ -34,8 +34,6 @@ from qkv.commands.arguments import settings as read_settings
 from qkv.config import load_toml
 from qkv.errors import QkvError
 
-__all__ = ["configure", "describe", "options", "run", "setting_named"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options; one that is not given stays None, so that the library's own default is the only one."""

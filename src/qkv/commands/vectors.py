@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from qkv.data.vectors import Vectors
     from qkv.inspection.word_tests import Section, Similarity
 
-__all__ = ["configure", "run"]
-
 _TRAINING = ("width", "window", "negative", "least_count", "epochs", "seed")
 
 

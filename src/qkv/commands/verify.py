@@ -21,8 +21,6 @@ from qkv.commands.arguments import add_json, add_run, whole
 from qkv.commands.printing import screen
 from qkv.errors import typed
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

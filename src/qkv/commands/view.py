@@ -14,8 +14,6 @@ import argparse
 
 from qkv.commands.arguments import whole
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -9,8 +9,6 @@ import numpy as np
 from qkv.data.config import ImageOptions
 from qkv.randomness import generator
 
-__all__ = ["augmented"]
-
 _LEAST_SQUARE, _MOST_SQUARE = 0.15, 0.5
 """Side of an erased square as a share of the image's shorter side."""
 

@@ -16,8 +16,6 @@ from qkv.data.pairs import Pairs
 from qkv.errors import SourceError
 from qkv.randomness import Permutation, generator
 
-__all__ = ["bucket_edges", "filled", "n_buckets", "train_bucket"]
-
 
 def bucket_edges(source: np.ndarray, target: np.ndarray, n_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """(order int64 [n_pairs], edges int64 [n_buckets + 1]): bucket b holds the pairs order[edges[b] : edges[b + 1]].

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import tokenizers
 
-__all__ = ["cache_key", "read_cached", "write_cached"]
-
 
 def cache_key(*parts: object) -> str:
     """What a file of the cache is named by: 40 hex digits of the hash of `parts` and of the code that makes it."""

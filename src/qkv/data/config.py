@@ -5,8 +5,6 @@ from pathlib import Path
 
 from qkv.errors import ConfigError
 
-__all__ = ["DataConfig", "ImageOptions", "LabelledOptions", "whole_source"]
-
 
 def whole_source(source: str) -> str:
     """A source as it stays true in any folder: paths made absolute, both of `left:right`; `hf:NAME` as it is.

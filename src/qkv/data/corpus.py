@@ -30,16 +30,6 @@ from qkv.tokenizers.lossy_charge import charge_nats
 from qkv.tokenizers.tokenizer import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
 from qkv.tokenizers.tokens import Tokens, n_utf8
 
-__all__ = [
-    "DEFAULT_KIND",
-    "Corpus",
-    "fitted_tokenizer",
-    "is_file_of_tokenizer",
-    "joined_hash",
-    "load_corpus",
-    "measured_on",
-]
-
 DEFAULT_KIND = "bpe"
 
 _CHARGED_SAMPLE = 1 << 20

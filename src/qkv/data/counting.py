@@ -11,8 +11,6 @@ from qkv.jsontypes import JsonObject
 from qkv.tokenizers.tokens import n_utf8
 from qkv.words import many
 
-__all__ = ["counting", "facts_of_reading", "source_receipt"]
-
 
 def counting(chunks: Iterable[Chunk], n_bytes: Counter[int]) -> Iterator[Chunk]:
     """The same chunks, the bytes of each added to those of its file."""

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 
 from qkv.data.sources.receipt import Receipt
 
-__all__ = ["DataSet"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataSet:

@@ -17,8 +17,6 @@ from functools import lru_cache
 
 import numpy as np
 
-__all__ = ["Sketches", "group_copies", "sketch"]
-
 SHINGLE = 12
 BINS = 16
 ALIKE = 0.5

@@ -28,8 +28,6 @@ from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import Tokens, n_utf8
 from qkv.words import many, some
 
-__all__ = ["Examples", "Labelled", "encode_texts", "hold_out", "is_pairs", "load_examples"]
-
 MOST_VAL_TEXTS = 10_000
 
 Progress = Callable[[str, float], None]

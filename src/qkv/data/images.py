@@ -30,8 +30,6 @@ from qkv.errors import SourceError
 from qkv.signatures import signature_of_file
 from qkv.words import plural, some
 
-__all__ = ["ImageSet", "Images", "holds_images", "is_idx_name", "load_images", "read_idx"]
-
 _SPLIT_SHARE = 0.1
 """Of each class, held out where nothing is given for validation."""
 _MOST_HELD_OUT = 10_000

@@ -26,8 +26,6 @@ from qkv.errors import SourceError, missing_file, nearest
 from qkv.tokenizers.encoding import whole_characters
 from qkv.words import listed, many
 
-__all__ = ["PAIR", "LabelledTexts", "alike", "check_classes", "class_order", "read_labelled"]
-
 PAIR = " [SEP] "
 """Between the two texts of a row."""
 

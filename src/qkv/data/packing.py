@@ -21,18 +21,6 @@ from qkv.errors import SourceError
 from qkv.randomness import Permutation, generator
 from qkv.tokenizers.tokens import Tokens
 
-__all__ = [
-    "Rows",
-    "check_window",
-    "n_val_windows",
-    "n_windows",
-    "pack_rows",
-    "train_starts",
-    "train_window",
-    "val_windows",
-    "window_documents",
-]
-
 _BLOCK = 4096
 """Most starts that are computed at a time: one permutation call serves many steps."""
 

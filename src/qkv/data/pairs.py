@@ -29,17 +29,6 @@ from qkv.tokenizers.tokenizer import Tokenizer, fit_tokenizer, load_tokenizer, v
 from qkv.tokenizers.tokens import Tokens, n_utf8
 from qkv.words import many, plural
 
-__all__ = [
-    "ARROW",
-    "PairCorpus",
-    "Pairs",
-    "decode_line",
-    "encode_lines",
-    "line_of",
-    "load_pairs",
-    "split_pair",
-]
-
 ARROW = "=>"
 """Between a source and its target where both are typed in one line."""
 

@@ -15,8 +15,6 @@ from qkv.errors import ConfigError, MissingExtra, SourceError
 from qkv.folder.run_folder import check_place
 from qkv.installing import install
 
-__all__ = ["SkipGram", "train_vectors"]
-
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _SENTENCE = 1000
 """Words that are handed on at a time."""

@@ -25,8 +25,6 @@ from qkv.data.sources.source import Chunk, Source, text_chunks
 from qkv.errors import SourceError
 from qkv.tokenizers.tokens import n_utf8
 
-__all__ = ["MOST_VAL_BYTES", "Part", "Split", "repeated", "split_source"]
-
 MOST_VAL_BYTES = 2_000_000
 MOST_VAL_DOCUMENTS = 1 / 3
 """Share of the documents that a tenth of the text may take: more are the short ones alone, as long ones do not fit."""

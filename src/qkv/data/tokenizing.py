@@ -31,8 +31,6 @@ from qkv.tokenizers.encoders import Batch, Encoded, encode_all
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import Tokens, id_type
 
-__all__ = ["IN_MEMORY_BYTES", "keep_tokens", "kept_tokens", "tokenise", "whole_words"]
-
 IN_MEMORY_BYTES = 64 << 20
 """Sources of more bytes than this are mapped from files."""
 

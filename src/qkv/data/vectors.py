@@ -17,8 +17,6 @@ import numpy as np
 from qkv.data.sources.reading import binary_file
 from qkv.errors import SourceError
 
-__all__ = ["SUFFIXES", "Vectors", "holds_vectors", "is_vector_file", "read_vectors", "shared"]
-
 SUFFIXES = (".txt", ".vec", ".bin")
 """How the name of a vector file ends, before a ".gz"."""
 _LONGEST_WORD = 10_000

@@ -21,8 +21,6 @@ from typing import NamedTuple
 from qkv.errors import QkvError
 from qkv.folder.run_folder import sha256_of, write_atomically
 
-__all__ = ["Known", "Stamp", "cache_folder", "known", "remember", "sha256_remembered", "stamp_of"]
-
 QUIET_SECONDS = 2.0
 """A file that changed less than this before it was read is not remembered; clocks of file systems tick up to 2 s."""
 MOST_BYTES = 1 << 18

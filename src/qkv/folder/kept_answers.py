@@ -14,8 +14,6 @@ from qkv.errors import QkvError
 from qkv.folder.hashes import cache_folder
 from qkv.folder.run_folder import RunFolder, write_atomically
 
-__all__ = ["FEWEST", "keep", "kept"]
-
 FEWEST = 3
 """With fewer answers, as of an imported model, the tables are shown at once."""
 MOST = 200

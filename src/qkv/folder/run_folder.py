@@ -27,21 +27,6 @@ from qkv.config import load_toml
 from qkv.errors import DamagedFileError, RunFolderError, StorageError, UserError, nearest, too_long, typed
 from qkv.jsontypes import JsonMapping, JsonObject, WhereThere, is_like
 
-__all__ = [
-    "CHECKPOINT_FILES",
-    "FINAL_FILES",
-    "FORMAT_VERSION",
-    "RunFolder",
-    "check_place",
-    "link",
-    "lock_file",
-    "read_json",
-    "runs_in",
-    "sha256_of",
-    "storage_errors",
-    "write_atomically",
-]
-
 FORMAT_VERSION = 1
 FINAL_FILES = (
     "config.toml",

@@ -17,8 +17,6 @@ from pathlib import Path
 from qkv.errors import RunFolderError
 from qkv.folder.run_folder import lock_file, storage_errors, sync_folder
 
-__all__ = ["check_elsewhere", "staged"]
-
 _LOCKS_FOLDERS = os.name != "nt"
 """Whether a folder can be opened and locked; where not, what was left behind is not swept, for it may be in use."""
 

@@ -26,17 +26,6 @@ from qkv.folder.hashes import Known, known, remember, sha256_remembered, stamp_o
 from qkv.folder.run_folder import CHECKPOINT_FILES, FINAL_FILES, RunFolder, read_json
 from qkv.jsontypes import JsonMapping, JsonObject
 
-__all__ = [
-    "Damage",
-    "check_file",
-    "check_weights",
-    "checkpoint_files",
-    "damage",
-    "is_whole",
-    "read_state",
-    "state_digest",
-]
-
 _WEIGHTS = ("model.safetensors", "best.safetensors", "teachers.safetensors")
 _OPTIONAL = ("tokenizer.json", "tokenizer.source.json", "source.json")
 """Of these a manifest may have no hash: a person may put a tokenizer into a run that came without, and earlier versions

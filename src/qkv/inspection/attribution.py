@@ -26,8 +26,6 @@ from qkv.models.norms import LayerNorm, RMSNorm
 from qkv.models.zoo import LanguageModel
 from qkv.shapes import Float64
 
-__all__ = ["Direct", "direct", "is_sum"]
-
 
 @dataclass(frozen=True, eq=False)
 class Direct:

@@ -13,8 +13,6 @@ from statistics import NormalDist
 
 import numpy as np
 
-__all__ = ["FALSE_ALARM", "Change", "change"]
-
 FALSE_ALARM = 0.001
 """At most this share of series of independent normal noise is called changed; of skewed noise more, up to a
 twentieth where it is lognormal."""

@@ -19,8 +19,6 @@ from qkv.models.zoo import Model
 from qkv.shapes import Float, Int64
 from qkv.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["Contextual", "contextual_vectors"]
-
 _WINDOWS_AT_ONCE = 16
 
 

@@ -11,8 +11,6 @@ from qkv.inspection.answers.answer import Evidence
 from qkv.telemetry import NULL_ARM, Telemetry
 from qkv.words import number, percent
 
-__all__ = ["CONTROL", "described", "labels", "learned", "when"]
-
 CONTROL = "random-label control"
 """What it is called wherever a person reads of it."""
 UNIFORM = "labels drawn uniformly at every step"

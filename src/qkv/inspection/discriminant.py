@@ -21,8 +21,6 @@ import numpy as np
 
 from qkv.randomness import generator
 
-__all__ = ["FEWEST", "MOST_CLASSES", "Told", "common_labels", "dealt_parts", "told"]
-
 RIDGE = 1e-4
 """Added to the pooled scatter, of the mean variance of a component: a static vector has no scatter at all."""
 MOST_CLASSES = 100

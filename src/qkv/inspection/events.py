@@ -16,8 +16,6 @@ from qkv.inspection.changepoints import change
 from qkv.telemetry import RUN_ARM, Grid, Telemetry
 from qkv.words import number, percent
 
-__all__ = ["CALLED", "DETECTORS", "RISES", "ROLES", "Happening", "happenings"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Happening:

@@ -26,8 +26,6 @@ from qkv.models.zoo import LanguageModel
 from qkv.tasks.task import Task
 from qkv.words import many
 
-__all__ = ["BUYS", "Move", "OneStep", "OwnStep", "PartStep", "cosine", "one_step"]
-
 BUYS = 1e-3
 """Nats that the default rate buys to first order: small enough for the first order to hold."""
 

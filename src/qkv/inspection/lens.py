@@ -15,8 +15,6 @@ from qkv.inspection.one_text import OneText, float64_copy
 from qkv.models.zoo import LanguageModel
 from qkv.shapes import Float64, Int64
 
-__all__ = ["LensLayer", "logit_lens"]
-
 N_TOP = 5
 
 

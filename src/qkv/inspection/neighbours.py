@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Neighbour", "Neighbours", "largest_by_chance", "nearest", "neighbours"]
-
 
 @dataclass(frozen=True)
 class Neighbour:

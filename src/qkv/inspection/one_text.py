@@ -23,8 +23,6 @@ from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import Tokens
 from qkv.words import many
 
-__all__ = ["OneText", "blocks_of", "float64_copy", "one_text"]
-
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 

@@ -33,8 +33,6 @@ from qkv.tasks.image import one_image
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.words import many
 
-__all__ = ["MIXER", "MLP", "STREAM", "Asked", "Patching", "asked", "named", "patch"]
-
 STREAM, MIXER, MLP = "stream", "mixer", "mlp"
 _ROWS = 32
 """Patched copies of the input that go through the model together."""

@@ -31,18 +31,6 @@ import numpy as np
 from qkv.inspection.contextual import Contextual
 from qkv.randomness import generator
 
-__all__ = [
-    "LayerMeasures",
-    "dealt",
-    "explained",
-    "in_groups",
-    "isotropy",
-    "layer_measures",
-    "probe_accuracy",
-    "random_pairs",
-    "self_similarity",
-]
-
 MOST_CLASSES = 100
 """Tokens that the probe tells apart, the most frequent ones."""
 FEWEST = 8

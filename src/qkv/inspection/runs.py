@@ -18,8 +18,6 @@ from qkv.folder.run_folder import RunFolder, runs_in
 from qkv.jsontypes import JsonObject
 from qkv.telemetry import Telemetry
 
-__all__ = ["Listed", "State", "differing", "listed", "where"]
-
 State = Literal["finished", "training", "unfinished", "damaged"]
 _OF_THE_RUN = ("seed", "data.source", "training.schedule.steps")
 """Settings that come first in a list of those that differ."""

@@ -22,8 +22,6 @@ from torch import Tensor
 from qkv.models.parts import Entry
 from qkv.shapes import Float64, Num
 
-__all__ = ["Agreement", "agreement", "cosine", "movement"]
-
 
 class Agreement(NamedTuple):
     """Of the movements of one matrix in two trainings, -1 to 1; NaN where one of them did not move."""

@@ -23,8 +23,6 @@ from qkv.tasks import Task, find_task
 from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from qkv.training.tensorfile import open_weights
 
-__all__ = ["StoredRun", "stored"]
-
 
 class StoredRun:
     """What a run folder says of its run; every part is None, or empty, where it is missing."""

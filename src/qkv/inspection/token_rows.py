@@ -9,20 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = [
-    "RowMoment",
-    "RowStory",
-    "RowSummary",
-    "drifts",
-    "moved",
-    "rank_correlation",
-    "ranks",
-    "row_history",
-    "row_story",
-    "summary",
-    "turns",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class RowStory:

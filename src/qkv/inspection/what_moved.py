@@ -35,8 +35,6 @@ from qkv.models.layout import require_attention
 from qkv.models.zoo import OneStack
 from qkv.shapes import Float64, Int64
 
-__all__ = ["ProductChange", "what_moved"]
-
 
 @dataclass(frozen=True, eq=False)
 class ProductChange:

@@ -19,8 +19,6 @@ from qkv.data.vectors import Vectors
 from qkv.errors import SourceError
 from qkv.inspection.token_rows import ranks
 
-__all__ = ["Section", "Similarity", "analogies", "answered", "similarity"]
-
 _EPSILON = 0.001
 _AT_ONCE = 256
 

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from qkv.shapes import Float, Float64
 
-__all__ = ["Expectations", "Rows", "centred", "expectations", "largest_scores"]
-
 BLOCK_BYTES = 1 << 24
 """Room for a block of scores, in the exact fallback and for the largest score."""
 

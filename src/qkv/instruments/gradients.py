@@ -35,8 +35,6 @@ from qkv.tasks.batch import Batch
 from qkv.tasks.task import Objective
 from qkv.words import many, percent
 
-__all__ = ["MIXED_PATHS", "PATHS", "GradientPath", "Instead", "Parts", "gradient_path", "shares"]
-
 Name = TypeVar("Name", str, int)
 
 PATHS = ("skip", "V", "Q", "K", "MLP")

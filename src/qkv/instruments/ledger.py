@@ -41,8 +41,6 @@ from qkv.tasks.batch import Batch
 from qkv.telemetry import LEDGER_ARM, MeasureRow, Store
 from qkv.training.record import Observer, Outcome, RunContext, StepRecord
 
-__all__ = ["EARNED", "EARNED_ROWS", "ROW_GRADIENT", "Account", "Ledger", "LedgerConfig", "check_kept"]
-
 EARNED = MeasureRow(
     name="earned",
     meaning="By how much the matrix's own movement since the entry before changed the loss of a fixed probe batch.",

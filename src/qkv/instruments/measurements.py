@@ -38,8 +38,6 @@ from qkv.models.matrices import Catalogue
 from qkv.models.parts import Entry
 from qkv.telemetry import RUN_ARM, AddressRow, Store
 
-__all__ = ["TABLES", "Measurements", "Moments"]
-
 TABLES = ("W_E", "W_U")
 """Kinds of matrices with one row (or column) for each token."""
 

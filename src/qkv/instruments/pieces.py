@@ -4,8 +4,6 @@ from qkv.models.matrices import Catalogue
 from qkv.models.parts import Entry
 from qkv.telemetry import AddressRow
 
-__all__ = ["entry_row", "head_rows"]
-
 
 def entry_row(entry: Entry, catalogue: Catalogue) -> AddressRow:
     """A whole matrix, with its other name where it is tied."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["CircuitReading", "MatrixReading", "Reading"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:

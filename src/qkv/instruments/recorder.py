@@ -30,8 +30,6 @@ from qkv.tokenizers.tokens import Tokens
 from qkv.training.record import EvaluationRecord, Outcome, RunContext, StepRecord
 from qkv.training.tensorfile import load_weights
 
-__all__ = ["Recorder"]
-
 
 class Recorder(RunLog):
     """Records one training into arm `arm` of `store`, which stays open: what `RunLog` does, and looks at its matrices.

@@ -9,22 +9,6 @@ from importlib import import_module
 from qkv.errors import ConfigError, unknown
 from qkv.instruments.measures.measure import Measure, Property
 
-__all__ = [
-    "ANGLES",
-    "AT_REST",
-    "CIRCUIT",
-    "LIGHT",
-    "MEASURES",
-    "OF_ATTENTION",
-    "OF_CIRCUIT",
-    "OF_MATRIX",
-    "OF_SPECTRUM",
-    "SPECTRAL",
-    "STATISTICS",
-    "measure",
-    "property_of",
-]
-
 MODULES = (
     "movement",
     "spectrum",

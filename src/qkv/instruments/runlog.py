@@ -7,8 +7,6 @@ the fate of the process (wall seconds, an interruption, a horizon measured in mi
 from qkv.telemetry import RUN_ARM, Store
 from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, RunContext, StepRecord
 
-__all__ = ["RunLog"]
-
 CLOCK_SECONDS = 0.5
 """At most one row of the clock in that many seconds."""
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, fields
 
 from qkv.errors import ConfigError
 
-__all__ = ["KINDS", "LEVELS", "WatchConfig", "interval", "is_by_row", "share_of", "watch_word"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class WatchConfig:

@@ -19,21 +19,6 @@ from qkv.instruments.readings import CircuitReading
 from qkv.models.parts import Entry
 from qkv.shapes import Float, Float64
 
-__all__ = [
-    "Blocks",
-    "Circuit",
-    "Heads",
-    "between_spaces",
-    "circuit_norm",
-    "circuit_reading",
-    "circuits",
-    "head_blocks",
-    "own_spectra",
-    "participation_ranks",
-    "product_spectra",
-    "spectra",
-]
-
 
 @dataclass(frozen=True)
 class Circuit:

@@ -22,8 +22,6 @@ from qkv.instruments.readings import MatrixReading
 from qkv.kernels.elementwise import Compiled, compiled_for
 from qkv.models.parts import Entry
 
-__all__ = ["Passes"]
-
 PIECE = 66_000
 """Weights in a piece: 264 kB in float32, three of which fit a second-level cache of 1 MB."""
 

@@ -11,8 +11,6 @@ import numpy as np
 from qkv.data.pairs import Pairs
 from qkv.tokenizers.tokens import Tokens
 
-__all__ = ["MOST_COUNTED", "count_tokens", "counted_in", "ids_read", "specials"]
-
 MOST_COUNTED = 200_000_000
 """Of a longer corpus only that many tokens are counted (a second or two); who reports a count must say so."""
 

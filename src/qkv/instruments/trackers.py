@@ -23,8 +23,6 @@ from qkv.jsontypes import JsonMapping
 from qkv.telemetry import Telemetry
 from qkv.training.record import EvaluationRecord, Observer, Outcome, StepRecord
 
-__all__ = ["TRACKERS", "EventFile", "Sender", "Tracker", "open_tracker"]
-
 
 class Tracker(Protocol):
     """A destination of scalars."""

@@ -7,8 +7,6 @@ from qkv.jsontypes import JsonMapping
 from qkv.models.layout import ModelConfig
 from qkv.words import many
 
-__all__ = ["model_card", "what_it_reads"]
-
 
 class _Words(NamedTuple):
     """What a kind of model is called."""

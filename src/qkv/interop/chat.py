@@ -13,8 +13,6 @@ from qkv.errors import SourceError, UserError
 from qkv.interop.folders import LARGEST_JSON, read_json, within
 from qkv.jsontypes import JsonMapping, JsonObject
 
-__all__ = ["CHAT_FILE", "read_chat", "render"]
-
 CHAT_FILE = "chat_template.jinja"
 _SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")
 _MARKED = re.compile(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})")

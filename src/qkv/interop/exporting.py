@@ -27,8 +27,6 @@ from qkv.models.layout import ModelConfig, Patches
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.tensorfile import streamed
 
-__all__ = ["Fit", "check_export", "find_family", "write_checkpoint"]
-
 LARGEST_FILE = 5_000_000_000
 """Bytes of tensors in one file; beyond, there are shards."""
 

@@ -14,9 +14,6 @@ from qkv.interop.name_map import BESIDE, ONE, TRANSPOSED, After, Interleaved, Pa
 from qkv.interop.settings import YES_NO, Always, Dropout, ImageSize, Labels, Piece, Rope, Setting, Window
 from qkv.models.layout import ModelConfig
 
-__all__ = ["FAMILIES"]
-
-
 # GPT-2
 
 

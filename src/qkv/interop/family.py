@@ -8,21 +8,6 @@ from qkv.interop.settings import YES_NO, Always, Piece, Setting
 from qkv.jsontypes import JsonMapping
 from qkv.models.layout import ModelConfig
 
-__all__ = [
-    "ACTS",
-    "PLAIN",
-    "TABLE",
-    "TIED",
-    "TIED_USUALLY",
-    "Family",
-    "attention",
-    "idle",
-    "linear",
-    "mlp",
-    "norm",
-    "row",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Family:

@@ -17,8 +17,6 @@ from qkv.errors import SourceError, typed
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.signatures import refuse_pointer, signature_of_file
 
-__all__ = ["MERGE", "OWN_TYPE", "UNQUANTIZED", "Weights", "json_file", "no_model", "read_json", "within"]
-
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 """Files of an adapter (LoRA and others), by which it is known."""
 MERGE = "merge the two (peft: model.merge_and_unload().save_pretrained('FOLDER')) and give that folder"

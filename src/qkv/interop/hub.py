@@ -9,8 +9,6 @@ from pathlib import Path
 from qkv.errors import MissingExtra, SourceError
 from qkv.installing import install
 
-__all__ = ["PATTERNS", "fetch"]
-
 PATTERNS = (
     "config.json",
     "adapter_config.json",

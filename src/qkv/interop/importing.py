@@ -32,8 +32,6 @@ from qkv.models.positions import SINES
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.words import many, plural
 
-__all__ = ["Imported", "read_checkpoint", "read_model_config", "rows_of_model"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:

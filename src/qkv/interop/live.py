@@ -9,8 +9,6 @@ import torch
 from qkv.errors import ConfigError, UserError
 from qkv.words import many
 
-__all__ = ["Attention", "attention"]
-
 
 def attention(model: Any, tokenizer: Any, text: str) -> "Attention":
     """Where every head of a live model of transformers looks on a text, whatever attention it runs with.

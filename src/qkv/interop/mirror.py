@@ -27,8 +27,6 @@ from qkv.models.matrices import Catalogue
 from qkv.models.parts import KINDS
 from qkv.models.zoo import MODELS
 
-__all__ = ["NAMES", "Mirror", "Shadow", "mirror_of", "shadow_of", "unwrapped"]
-
 NAMES: Mapping[str, Mapping[str, str]] = {
     # karpathy/nanoGPT `model.py`; c_attn is a Linear there
     "nanoGPT": {

@@ -12,8 +12,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["BESIDE", "ONE", "SAME", "STACKED", "TRANSPOSED", "After", "Form", "Interleaved", "PatchForm", "Row"]
-
 Shape = tuple[int, ...]
 
 

@@ -17,8 +17,6 @@ from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.models.matrices import Catalogue
 
-__all__ = ["OWN_CLASSES", "OWN_FILE", "own_family", "own_file", "own_settings", "read_own"]
-
 OWN_FILE = "modeling_qkv.py"
 OWN_CLASSES = {
     "CausalLM": "AutoModelForCausalLM",

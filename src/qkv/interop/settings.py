@@ -15,21 +15,6 @@ from qkv.interop.folders import UNQUANTIZED
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.models.layout import ModelConfig, RopeScaling
 
-__all__ = [
-    "HARMLESS",
-    "YES_NO",
-    "Always",
-    "Dropout",
-    "ImageSize",
-    "Labels",
-    "Piece",
-    "Reading",
-    "Rope",
-    "Setting",
-    "Window",
-    "is_number",
-]
-
 HARMLESS = frozenset(
     "_attn_implementation _attn_implementation_internal _commit_hash _name_or_path _num_labels architectures"
     " bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id mask_token_id unk_token_id"

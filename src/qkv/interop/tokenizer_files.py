@@ -18,8 +18,6 @@ from qkv.tokenizers.sentencepiece import FILES as SIDES
 from qkv.tokenizers.slow_files import BESIDE, PAIRS
 from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
-__all__ = ["read_marks", "read_tokenizer", "token_ids", "tokenizer_files"]
-
 MARKS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 """Keys of config.json that name the tokens which begin, end and fill texts; the last two are an encoder-decoder's."""
 WHOLE = (("tokenizer.json",), SIDES, *PAIRS, (LLAMA_FILE,), ("vocab.txt",))

@@ -13,8 +13,6 @@ from qkv.kernels.dispatch import call
 from qkv.kernels.gemm import Multiplying
 from qkv.shapes import Float
 
-__all__ = ["Tiles"]
-
 _SIDE, _DEPTH = 16, 32
 """Columns of a tile, and rows in its depth."""
 

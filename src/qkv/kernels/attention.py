@@ -13,8 +13,6 @@ from torch import Tensor
 from qkv.kernels.dispatch import call
 from qkv.shapes import Bool, Float, Float32, Int
 
-__all__ = ["Attending", "Context", "Hiding", "Keys", "Mixed", "Queries", "Stream", "Values", "Visible"]
-
 Stream = Float[Tensor, "batch query_pos d_model"]
 """The residual stream."""
 Context = Float[Tensor, "batch key_pos d_model"]

@@ -24,8 +24,6 @@ from qkv.kernels.autograd import Context, Grads, once_differentiable, product_dt
 from qkv.kernels.elementwise import Attending, attending_for
 from qkv.shapes import Float
 
-__all__ = ["attend", "attend_by_products", "attend_compiled", "compiled_serves", "products_serve"]
-
 LONGEST = {torch.bfloat16: 512, torch.float32: 128}
 """Up to how many keys this path is the faster one (two cores with AVX-512; tests/campaigns/attention.py)."""
 LONGEST_COMPILED = {torch.bfloat16: 4096, torch.float32: 1024}

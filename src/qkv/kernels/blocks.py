@@ -18,8 +18,6 @@ from qkv.kernels.attention_products import attend
 from qkv.kernels.cache import Cache
 from qkv.shapes import Float
 
-__all__ = ["Drop", "attention", "forward", "joined", "mlp"]
-
 Drop = Callable[[str, Tensor], Tensor]
 """`drop(site, tensor) -> tensor`: dropout by site name ("L0.mlp_out"); the caller owns its randomness.
 

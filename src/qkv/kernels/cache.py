@@ -8,8 +8,6 @@ from torch import Tensor
 from qkv.errors import ConfigError
 from qkv.shapes import Float, Int
 
-__all__ = ["Cache", "KVCache", "SplitCache", "StateCache"]
-
 ROOM = 32
 """Newest positions that a `SplitCache` keeps apart."""
 

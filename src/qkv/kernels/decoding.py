@@ -16,8 +16,6 @@ from qkv import native
 from qkv.kernels.cache import SplitCache
 from qkv.shapes import Float32
 
-__all__ = ["KINDS", "CompiledSteps", "serves"]
-
 KINDS = ("none", "relu", "relu2", "gelu", "gelu_tanh", "silu", "swiglu")
 """MLPs, as `native/decoding.cpp` counts them."""
 

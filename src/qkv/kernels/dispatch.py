@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-__all__ = ["Listener", "call", "heard_by", "pointers"]
-
 Compiled = Callable[..., int | None]
 """A function of a library of `qkv.native`."""
 

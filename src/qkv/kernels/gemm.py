@@ -15,8 +15,6 @@ from qkv.kernels.dispatch import call
 from qkv.kernels.reference import Bias, Product, Rows, Weight
 from qkv.shapes import Float32
 
-__all__ = ["Multiplying", "Vectors"]
-
 _HOW = {
     name: number
     for number, name in enumerate(("written", "relu2", "gelu_tanh", "gelu", "plus", "sloped", "gated", "gated_back"))

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from qkv.shapes import Complex, Float
 
-__all__ = ["Bias", "Gain", "Formulas", "Heads", "Kept", "NormKind", "Rows", "Product", "Sides", "Weight", "wide_dtype"]
-
 Rows = Float[Tensor, "n d"]
 """One row for each position: what goes into a product."""
 Weight = Float[Tensor, "d m"]

@@ -16,19 +16,6 @@ from qkv.kernels.autograd import Context
 from qkv.models.addresses import parse_selector
 from qkv.models.layout import Layout, Sizes
 
-__all__ = [
-    "Hook",
-    "Stops",
-    "activation_names",
-    "joined",
-    "parse_activation",
-    "recorder",
-    "replacer",
-    "select_activations",
-    "spelled",
-    "stopper",
-]
-
 Hook = Callable[[str, Tensor], Tensor]
 """`hook(name, tensor) -> tensor`: sees, and may replace, an activation by its name ("L0.pattern")."""
 

@@ -19,8 +19,6 @@ from typing import Literal
 
 from qkv.errors import AddressError
 
-__all__ = ["ACTIVATIONS", "CIRCUITS", "GROUPS", "Address", "Term", "parse_address", "parse_selector", "split_outside"]
-
 GROUPS = {"embed": "embed", "attn": "attn", "rnn": "rnn", "mlp": "mlp", "norms": "norm", "head": "head"}
 """Name of a group in a selector -> the site of the matrices in it."""
 

@@ -18,8 +18,6 @@ from qkv.models.masks import Visible
 from qkv.models.norms import ACTIVATIONS, apply_norm, make_norm
 from qkv.shapes import Float
 
-__all__ = ["MLP", "Block"]
-
 
 class MLP(nn.Module):
     """act(x W_in + b_in) W_out + b_out, or (silu(x W_gate) * x W_in) W_out for swiglu.

@@ -8,8 +8,6 @@ from qkv.models.layout import ModelConfig
 from qkv.models.zoo import build
 from qkv.words import many
 
-__all__ = ["n_parameters", "with_parameters"]
-
 _WIDEST = 1 << 14
 
 

@@ -26,8 +26,6 @@ from qkv.models.norms import LayerNorm, RMSNorm
 from qkv.models.zoo import LanguageModel
 from qkv.shapes import Float, Int
 
-__all__ = ["Decoding", "serves"]
-
 _LINE = 16
 """Numbers of a cache line."""
 

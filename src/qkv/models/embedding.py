@@ -12,8 +12,6 @@ from qkv.models.norms import ACTIVATIONS, make_norm
 from qkv.models.positions import SINES, Sinusoidal2D
 from qkv.shapes import Float, Int, UInt8
 
-__all__ = ["ClassHead", "Embedding", "Head", "PatchEmbedding", "pool"]
-
 
 class Embedding(nn.Module):
     """Rows of W_E [d_vocab, d_model], with positions added where a layout adds them, and a norm where it has one.

@@ -14,8 +14,6 @@ from typing import Literal, get_args, get_origin, get_type_hints
 from qkv.errors import ConfigError, UserError, unknown
 from qkv.models.start import START
 
-__all__ = ["Layout", "ModelConfig", "Patches", "RopeScaling", "Sizes", "require_attention"]
-
 Positions = Literal["none", "sinusoidal", "sinusoidal_halves", "learned", "rotary"]
 NormKind = Literal["none", "layer", "rms"]
 MLPKind = Literal["none", "gelu", "gelu_tanh", "relu", "relu2", "silu", "swiglu"]

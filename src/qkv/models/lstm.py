@@ -25,8 +25,6 @@ from qkv.models.activations import Hook
 from qkv.models.layout import Layout, Sizes
 from qkv.models.masks import Visible
 
-__all__ = ["LSTM", "MIXERS", "Mean"]
-
 State = tuple[Tensor, Tensor]
 """h and c of every sequence, [batch, width] each."""
 

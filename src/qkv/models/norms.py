@@ -10,8 +10,6 @@ from qkv.kernels import autograd, elementwise
 from qkv.models.layout import Layout
 from qkv.shapes import Float
 
-__all__ = ["ACTIVATIONS", "LayerNorm", "RMSNorm", "apply_norm", "make_norm"]
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu2": lambda x: (r := F.relu(x)) * r,  # the slope of a power costs a GPU six times that of a product

@@ -15,8 +15,6 @@ from qkv.errors import AddressError, ChangeError, unknown
 from qkv.models.addresses import parse_address
 from qkv.shapes import Num
 
-__all__ = ["KINDS", "Entry", "Kind", "Part", "make_entry"]
-
 
 @dataclass(frozen=True, slots=True)
 class Kind:

@@ -11,8 +11,6 @@ from torch import Tensor
 from qkv.models.layout import RopeScaling, turned_width
 from qkv.shapes import Bool, Float, Float64, Int
 
-__all__ = ["Rotary", "Rotary2D", "SINES", "Sinusoidal", "Sinusoidal2D", "positions_within", "rotate"]
-
 
 class _Tables:
     """Constant tables by (length, dtype, device), computed in float64 once."""

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, unknown
 from qkv.randomness import generator
 
-__all__ = ["START", "Draw", "address_of", "fill", "start_values"]
-
 
 @dataclass(frozen=True)
 class Draw:

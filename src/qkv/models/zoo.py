@@ -23,25 +23,6 @@ from qkv.models.positions import Rotary2D, positions_within
 from qkv.models.start import fill
 from qkv.shapes import Bool, Float, Int, Num
 
-__all__ = [
-    "BlockStack",
-    "CausalClassifier",
-    "CausalLM",
-    "Classifier",
-    "Decoder",
-    "Encoder",
-    "EncoderDecoder",
-    "EncoderDecoderLM",
-    "ImageClassifier",
-    "LanguageModel",
-    "MaskedLM",
-    "Model",
-    "TextClassifier",
-    "build",
-    "stacks_of",
-]
-
-
 See = Callable[[nn.Module, Tensor], None]
 """`see(block, x)`: looks at what enters a block, [batch, pos, d_model], and leaves it as it is."""
 

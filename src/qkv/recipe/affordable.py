@@ -20,8 +20,6 @@ from qkv.training.distributed.ranks import ALONE, Ranks
 from qkv.training.record import Observer, StepRecord
 from qkv.words import percent as as_percent
 
-__all__ = ["LADDER", "Costs", "afford", "measure_costs", "with_affordable_watching"]
-
 
 def _sparse(matrices: int, circuits: int, attention: int, head_spectra: int, matrix_spectra: int = 0) -> WatchConfig:
     return WatchConfig(

@@ -29,8 +29,6 @@ from qkv.training.precision import check_compiler, check_native
 from qkv.training.record import Outcome
 from qkv.training.session import SetupChanges, TrainingSetup
 
-__all__ = ["Parts", "assemble", "check_machine", "check_reached", "take_body"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:

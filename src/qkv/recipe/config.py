@@ -14,8 +14,6 @@ from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.words import many, short
 
-__all__ = ["RunConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:

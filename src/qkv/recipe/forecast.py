@@ -48,8 +48,6 @@ from qkv.training.distributed.shards import blocks_of
 from qkv.training.optimizers import make_optimizer
 from qkv.training.record import Observer, StepRecord
 
-__all__ = ["Forecast", "Place", "forecast", "plan", "resident_bytes"]
-
 _UPDATES = 4
 """Updates that are timed; the first does not count."""
 _TIMED_FLOP = 4e11

@@ -27,8 +27,6 @@ from qkv.training.precision import resolve as resolve_machine
 from qkv.training.record import RunContext
 from qkv.training.tensorfile import streamed
 
-__all__ = ["check_vocabulary", "import_run", "origin_of", "tokenizer_of"]
-
 LARGEST_MEASURED = 20_000_000
 """Parameters up to which spectra and single heads are measured at import; beyond, whole matrices only."""
 

@@ -7,8 +7,6 @@ from qkv.folder.run_folder import RunFolder
 from qkv.recipe.config import RunConfig
 from qkv.telemetry import Telemetry
 
-__all__ = ["no_weights", "not_ours", "unclosed"]
-
 
 def unclosed(folder: RunFolder) -> str:
     """What it is, as the beginning of a sentence."""

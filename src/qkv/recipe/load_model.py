@@ -17,8 +17,6 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.imported import tokenizer_of
 from qkv.training import tensorfile
 
-__all__ = ["by_every_name", "load_weights", "opened_model", "run_matrix", "shared_names"]
-
 _AFTER_ALL = 1 << 60
 """A step after everything that a change writes: it stands in the weights that are read."""
 

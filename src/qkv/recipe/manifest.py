@@ -17,8 +17,6 @@ from qkv.tasks import Data, Evaluation, Task, Yardsticks
 from qkv.telemetry import Store
 from qkv.training.record import Outcome
 
-__all__ = ["BackgroundBaselines", "differences", "machine_facts", "note_machine", "summary"]
-
 _LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors")
 
 

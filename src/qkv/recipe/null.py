@@ -17,8 +17,6 @@ from qkv.training.distributed.ranks import ALONE, Ranks
 from qkv.training.record import Outcome
 from qkv.training.tensorfile import load_weights
 
-__all__ = ["null_steps", "train_null"]
-
 _FAR = 1 << 30
 """Steps of a schedule whose decay does not begin within the control."""
 

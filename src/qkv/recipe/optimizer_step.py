@@ -9,8 +9,6 @@ from qkv.recipe.config import RunConfig
 from qkv.training.checkpoint import latest_valid
 from qkv.training.optimizers import clip_gradients, make_optimizer
 
-__all__ = ["own_step"]
-
 
 def own_step(folder: RunFolder, config: RunConfig) -> Callable[[Catalogue], None] | None:
     """A function that updates a catalogue's parameters from their `.grad`, once, as this run would go on.

@@ -13,8 +13,6 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.imported import check_vocabulary
 from qkv.tasks import Data, find_task
 
-__all__ = ["data_of", "kept_data", "same_data"]
-
 
 def data_of(
     folder: RunFolder, config: RunConfig, source: str, cache: Path | None, given: Mapping[str, str] | None = None

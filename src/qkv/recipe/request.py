@@ -43,8 +43,6 @@ from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.precision import resolve as resolve_machine
 
-__all__ = ["OPTIONS", "Request", "resolve", "same_run"]
-
 ON_SPIKE = ("stop", "rollback", "ignore")
 """What can be done where the training loss jumps up and stays there."""
 

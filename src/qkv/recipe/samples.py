@@ -7,8 +7,6 @@ from qkv.tasks import PredictOptions
 from qkv.telemetry import Store
 from qkv.training.record import Outcome
 
-__all__ = ["write_samples"]
-
 STEPS_EACH = 200
 """One sample of an earlier step for so many updates: a law of steps, not the clock: a resumed run has them too."""
 _TOKENS = 120

@@ -29,8 +29,6 @@ from qkv.training.distributed.ranks import ALONE, Ranks
 from qkv.training.record import Observer
 from qkv.training.tensorfile import load_weights, streamed
 
-__all__ = ["STUDENT_COST", "Teachers", "taught", "teacher_seed", "train_teachers"]
-
 STUDENT_COST = 3.5
 """What an update costs that asks three teachers of texts half of which are joined, in updates that ask none."""
 _NEVER = 1 << 30

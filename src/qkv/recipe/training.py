@@ -59,8 +59,6 @@ from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, Step
 from qkv.training.schedules import decay_start, lr_scale
 from qkv.words import many, percent, plural
 
-__all__ = ["Listening", "extend", "next_folder", "resume", "train"]
-
 Told = StepRecord | EvaluationRecord | Event
 """What `progress` is told."""
 

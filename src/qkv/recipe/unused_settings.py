@@ -16,8 +16,6 @@ from qkv.instruments.schedule import KINDS
 from qkv.recipe.config import RunConfig
 from qkv.tasks import find_task
 
-__all__ = ["UNUSED", "Unused", "unused_settings", "refuse_unused"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Unused:

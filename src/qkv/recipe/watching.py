@@ -38,8 +38,6 @@ from qkv.training.precision import resolve as resolve_machine
 from qkv.training.record import EvaluationRecord, Event, Outcome, RunContext, StepRecord
 from qkv.training.tensorfile import streamed
 
-__all__ = ["Watcher"]
-
 _Args = tuple[object, ...]
 _Kwargs = JsonObject
 """What torch hands to a hook: the arguments of a step, or of a pass."""

@@ -16,8 +16,6 @@ from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine.design import Arm, Design, Text
 from qkv.studies.synthetic.streams import markov_entropy, markov_matrix
 
-__all__ = ["baselines_of", "compared", "counting_words", "gate", "yardstick"]
-
 _UNTRAINED = ("none", "contrastive", "inner study")
 """Trainers after which a loss is not that of a model that was trained on the text."""
 _POSSIBLE = {

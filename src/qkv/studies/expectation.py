@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from qkv.errors import ConfigError
 from qkv.jsontypes import JsonObject
 
-__all__ = ["Expected"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:

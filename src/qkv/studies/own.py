@@ -37,8 +37,6 @@ from qkv.tasks import find_task
 from qkv.tokenizers.tokenizer import KINDS
 from qkv.words import many
 
-__all__ = ["QUANTITIES", "Own", "is_own", "read"]
-
 _NATS = "nats per token"
 QUANTITIES: Mapping[str, tuple[str, str]] = {
     "loss": ("", _NATS),

@@ -20,8 +20,6 @@ from qkv.studies.synthetic import streams
 from qkv.studies.verdict.judging import Derive
 from qkv.studies.vocabulary import ANSWERS, IN_DEMO
 
-__all__ = ["Accounts", "Ask", "Plain", "Question", "known", "make_design", "quick_or_full", "read_question"]
-
 _PASSES = 4
 """How often a training may read each token of its slice: up to here that is about as good as new text (Muennighoff et
 al. 2023, arXiv 2305.16264)."""

@@ -16,8 +16,6 @@ from qkv.studies.question import Ask, Question, known
 from qkv.studies.verdict.power import detectable
 from qkv.words import amount, many, plural
 
-__all__ = ["as_begun", "first_words", "power_words", "sized"]
-
 _LEAST, _MOST = 6, 12
 """Replicates of a quick study."""
 _TIMES = (4, 3, 2, 1)

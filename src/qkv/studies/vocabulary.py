@@ -12,36 +12,6 @@ from typing import TypedDict, Unpack
 from qkv.studies.engine.design import Arm, Contrast, Pairs, Scale, Text
 from qkv.studies.expectation import Expected
 
-__all__ = [
-    "ABOVE",
-    "BELOW",
-    "ANSWERS",
-    "AT_START",
-    "FULL",
-    "GLOROT",
-    "IN_DEMO",
-    "LEARNS_MASKED",
-    "LEARNS_RECALL",
-    "MASKED_LAYOUT",
-    "QUICK",
-    "RECALLED",
-    "RECALL_SIZES",
-    "SMALL_ROWS",
-    "Asked",
-    "Settings",
-    "arm",
-    "cost",
-    "difference",
-    "difference_of_costs",
-    "learned",
-    "level",
-    "near",
-    "of_learned",
-    "of_recalling",
-    "recalls",
-    "shared",
-]
-
 QUICK = Scale(
     d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
 )  # fmt: skip

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from qkv.randomness import uniforms
 
-__all__ = ["Batch", "Drop", "n_positions", "places_of", "rows_of", "with_uniform_labels"]
-
 
 class Drop(Protocol):
     """Dropout handed in by the trainer: `drop(site, x) -> x` of the same shape; None means no dropout."""

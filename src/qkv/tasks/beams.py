@@ -20,8 +20,6 @@ from qkv.errors import ConfigError
 from qkv.models.zoo import EncoderDecoderLM
 from qkv.tasks.task import check_length_penalty
 
-__all__ = ["DEFAULT_BEAMS", "DEFAULT_PENALTY", "Found", "Search", "search"]
-
 DEFAULT_BEAMS = 5
 DEFAULT_PENALTY = 1.0
 

@@ -20,8 +20,6 @@ from qkv.errors import MissingExtra
 from qkv.installing import install
 from qkv.randomness import generator
 
-__all__ = ["bleu", "bleu_tokens", "require_sacrebleu"]
-
 _DRAWS = 1000
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _LONGEST_RUN = 4

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from qkv.data.corpus import Corpus
     from qkv.models.layout import Sizes
 
-__all__ = ["Causal"]
-
 DEFAULT_TEMPERATURE = 0.8
 
 

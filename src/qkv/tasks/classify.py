@@ -42,8 +42,6 @@ from qkv.tasks.figures import Evaluation, Figure, Scores
 from qkv.tasks.task import Drop, PredictOptions, Progress, Ranked, Task, Yardsticks, ranked
 from qkv.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["Classify"]
-
 LONGEST = 256
 """Most positions that n_ctx is chosen to hold; more can be set."""
 _WIDTH = 64

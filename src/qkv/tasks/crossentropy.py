@@ -33,8 +33,6 @@ from torch import Tensor
 from qkv.kernels import elementwise
 from qkv.kernels.autograd import Context, once_differentiable
 
-__all__ = ["chunk_rows", "linear_cross_entropy", "token_scores"]
-
 _STRIP_BYTES = 4 << 20
 """Of logits that are read and written half a dozen times: so many stay in the caches of a core or two."""
 _FEWEST_STRIP = 64

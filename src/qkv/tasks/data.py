@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from qkv.models.zoo import Model
     from qkv.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["Data", "DataT", "ModelT", "Progress", "ReadT", "TaskData", "Yardsticks"]
-
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share of it that is done, 0 to 1."""
 

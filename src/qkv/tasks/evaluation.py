@@ -32,17 +32,6 @@ _STRETCHES = 32
 PAIRED, _TOGETHER = 256, 8
 """A model is compared with a baseline in about so many windows at most, so many of them side by side."""
 
-__all__ = [
-    "Objective",
-    "evaluate",
-    "less_baseline",
-    "loss_interval",
-    "ratio_interval",
-    "student_t",
-    "validation_loss",
-    "wilson",
-]
-
 
 class Objective(Protocol[ReadT, ModelT]):
     """Batches, their loss and the figures that judge a model: all that training and evaluation ask of a task."""

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["AtPosition", "Evaluation", "Figure", "Scores"]
-
 
 class Scores(NamedTuple):
     """What each target of a batch cost, one by one; the sum of `nats` is the loss that `Task.loss` gives."""

@@ -20,8 +20,6 @@ from qkv.tasks.generation import Sampling, choose
 from qkv.tasks.task import PredictOptions
 from qkv.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["MARK", "fill", "open_marks"]
-
 MARK = "[MASK]"
 _SPACE_IS_A_TOKEN = ("char", "byte")
 _SPACE_IS_DROPPED = ("word", "wordpiece")

@@ -24,8 +24,6 @@ from qkv.models.decoding import serves as decoding_serves
 from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
 
-__all__ = ["Sampling", "choose", "context_start", "generate"]
-
 _LARGEST_GROUP = 64
 _WORTH_A_THREAD = 4_000_000
 """Multiplications a step from which on more than one thread pays."""

@@ -34,8 +34,6 @@ from qkv.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from qkv.models.layout import ModelConfig, Sizes
 
-__all__ = ["EXHIBITS", "Image", "one_image", "position_names"]
-
 EXHIBITS = "exhibits"
 """The telemetry fact under which some validation images are kept, for pages to show."""
 

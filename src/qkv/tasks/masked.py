@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from qkv.data.corpus import Corpus
     from qkv.models.layout import Sizes
 
-__all__ = ["Masked", "VALIDATION_RATE"]
-
 VALIDATION_RATE = 0.15
 
 

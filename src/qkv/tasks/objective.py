@@ -17,8 +17,6 @@ from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
 from qkv.tasks.figures import Scores
 from qkv.tasks.task import Drop
 
-__all__ = ["batch_loss", "batch_scores", "output_matrix"]
-
 
 def output_matrix(model: LanguageModel) -> tuple[Tensor, Tensor | None]:
     """(W_U [d_model, d_vocab], b_U [d_vocab] or None) of a language model; a tied W_U is the transposed view of W_E."""

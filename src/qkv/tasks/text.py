@@ -21,8 +21,6 @@ from qkv.tasks.task import Drop, Progress, Task
 if TYPE_CHECKING:
     from qkv.models.layout import Sizes
 
-__all__ = ["TextTask"]
-
 _MANY_UNKNOWN = 0.2
 """The share of [UNK] tokens in a part from which on the user is warned."""
 _READ_TOKENS = 4096

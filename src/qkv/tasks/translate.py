@@ -34,8 +34,6 @@ from qkv.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from qkv.models.layout import Sizes
 
-__all__ = ["Translate"]
-
 SMOOTHING = 0.1
 BUCKET_TOKENS = 512
 """Positions of a training bucket on its longer side, padding included."""

@@ -17,8 +17,6 @@ from qkv.folder.run_folder import check_place
 from qkv.installing import install
 from qkv.telemetry.schema import Series
 
-__all__ = ["Arrays", "History", "write_table"]
-
 COLUMNS = ("address", "measure", "step", "value")
 """Of an exported file: one line for each number."""
 

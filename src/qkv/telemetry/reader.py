@@ -40,8 +40,6 @@ from qkv.telemetry.schema import (
 )
 from qkv.telemetry.selectors import select
 
-__all__ = ["Memory", "Telemetry"]
-
 MOST_REMEMBERED = 64_000_000
 """Bytes of numbers that a `Memory` keeps."""
 MANY = 16_384

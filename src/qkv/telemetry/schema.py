@@ -28,33 +28,6 @@ from qkv.folder.verified import Damage, check_file
 from qkv.installing import update
 from qkv.jsontypes import JsonObject
 
-__all__ = [
-    "LEDGER_ARM",
-    "NULL_ARM",
-    "RUN_ARM",
-    "AddressRow",
-    "Arm",
-    "Clock",
-    "Compared",
-    "Connection",
-    "Evaluation",
-    "Event",
-    "Grid",
-    "MatrixRow",
-    "MeasureRow",
-    "Sample",
-    "Series",
-    "Session",
-    "Steps",
-    "damage",
-    "explained",
-    "misfit",
-    "open_nothing",
-    "open_reader",
-    "open_writer",
-    "seal",
-]
-
 RUN_ARM = 0
 NULL_ARM = 1
 LEDGER_ARM = 2

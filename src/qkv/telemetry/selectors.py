@@ -13,8 +13,6 @@ from functools import cache
 
 from qkv.errors import AddressError, nearest
 
-__all__ = ["GROUPS", "select"]
-
 GROUPS = {"embed": "embed", "attn": "attn", "rnn": "rnn", "mlp": "mlp", "norms": "norm", "head": "head"}
 """Name of a group in a selector -> the site of the matrices in it."""
 

@@ -21,8 +21,6 @@ import numpy as np
 from qkv.jsontypes import JsonMapping
 from qkv.telemetry.schema import RUN_ARM, AddressRow, Connection, MeasureRow, explained, open_writer, seal
 
-__all__ = ["Store"]
-
 _INSERT = {
     "steps": "INSERT OR REPLACE INTO steps VALUES (?,?,?,?,?,?)",
     "evaluations": "INSERT OR REPLACE INTO evaluations VALUES (?,?,?,?,?,?,?)",

@@ -22,8 +22,6 @@ from qkv.tokenizers.encoding import limit_memory
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import id_type, n_utf8
 
-__all__ = ["Batch", "Encoded", "Encoders", "encode", "encode_all", "most_workers", "serve"]
-
 MOST_WORKERS = 8
 """So many processes together stay within a gigabyte; reading the text feeds no more."""
 _AHEAD = 2

@@ -17,25 +17,6 @@ import tokenizers
 from qkv.jsontypes import JsonObject
 from qkv.tokenizers.tokens import id_type
 
-__all__ = [
-    "BYTE_CHARACTERS",
-    "BYTE_LEVEL",
-    "METASPACE",
-    "WORDS",
-    "WORDS_AND_MARKS",
-    "ByteCodec",
-    "CharCodec",
-    "Codec",
-    "HfCodec",
-    "Splitting",
-    "UnitCodec",
-    "ascii_words",
-    "limit_memory",
-    "splitting_of",
-    "unit_text",
-    "units",
-]
-
 _SPACE_BETWEEN = re.compile(r" (?=\S)(?<=\S )")
 
 _MOST_CACHED = 64 << 20

@@ -32,8 +32,6 @@ from qkv.tokenizers.encoding import (
 from qkv.tokenizers.unigram import cut_words, fit_pieces
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-__all__ = ["FITTED_SAMPLE", "KINDS", "fit", "vocabulary_law"]
-
 KINDS = ("char", "byte", "word", "bpe", "wordpiece", "unigram")
 
 FITTED_SAMPLE = 16 << 20

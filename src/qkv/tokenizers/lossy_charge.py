@@ -22,8 +22,6 @@ import numpy as np
 
 from qkv.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["charge_nats"]
-
 _END = 256
 
 

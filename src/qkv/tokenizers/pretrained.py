@@ -17,8 +17,6 @@ from qkv.signatures import refuse_pointer
 from qkv.tokenizers.sentencepiece import FILES, LLAMA_FILE, are_rules, read_sides
 from qkv.tokenizers.slow_files import BESIDE, PAIRS, read_pair, read_sentencepiece, read_wordpiece
 
-__all__ = ["SOURCE_FILE", "is_nested", "read_tokenizer"]
-
 SOURCE_FILE = "tokenizer.source.json"
 """Beside a tokenizer.json: the same for what is translated, where that is cut by another."""
 

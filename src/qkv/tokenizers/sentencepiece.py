@@ -28,20 +28,6 @@ from qkv.errors import SourceError
 from qkv.jsontypes import JsonMapping
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-__all__ = [
-    "END",
-    "FILES",
-    "LLAMA_FILE",
-    "OTHER",
-    "PAD",
-    "UNKNOWN",
-    "are_rules",
-    "is_side",
-    "read_llama",
-    "read_sides",
-    "sentencepiece_files",
-]
-
 FILES = ("source.spm", "target.spm", "vocab.json")
 """What a tokenizer of two sides consists of."""
 

@@ -17,8 +17,6 @@ from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.tokenizers.sentencepiece import LLAMA_FILE, read_llama
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-__all__ = ["BESIDE", "PAIRS", "read_pair", "read_sentencepiece", "read_wordpiece"]
-
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
 """Files that say how a vocabulary is used."""

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Tokens", "id_type", "n_utf8"]
-
 
 def id_type(d_vocab: int) -> type[np.unsignedinteger]:
     """The smallest unsigned type that holds every id below d_vocab."""

@@ -18,8 +18,6 @@ import numpy as np
 
 from qkv.tokenizers.unigram_lattice import Lattice, Letters, Substrings
 
-__all__ = ["cut_words", "fit_pieces"]
-
 LONGEST_PIECE = 16
 LONGEST_WORD = 64
 """Longer words are cut for the fit."""

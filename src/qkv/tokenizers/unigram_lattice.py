@@ -11,8 +11,6 @@ from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["Lattice", "Letters", "Substrings"]
-
 BLOCK_EDGES = 1 << 21
 """Edges that are swept at once, at most (one word may have more)."""
 BLOCK_NODES = 1 << 22

@@ -33,8 +33,6 @@ from qkv.models.layout import Layout, Sizes
 from qkv.models.masks import Visible
 from qkv.models.start import fill
 
-__all__ = ["Choice", "choice"]
-
 SIZES = tuple(2**power for power in range(12, 23))
 """Weights in a matrix: from one that fits into a core's cache to one of a large model."""
 ROWS = 512

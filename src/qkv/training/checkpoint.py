@@ -35,22 +35,6 @@ if TYPE_CHECKING:
     from qkv.models.matrices import Catalogue
     from qkv.training.optimizers import Optimizer
 
-__all__ = [
-    "Checkpoint",
-    "Checkpoints",
-    "Standing",
-    "TrainingState",
-    "go_back",
-    "is_due",
-    "is_snapshot",
-    "latest_valid",
-    "mark_stopped",
-    "most_snapshots",
-    "reopen",
-    "standing",
-    "unfinished_path",
-]
-
 FINISHED = ("steps", "minutes", "loss", "budget", "diverged")
 """Reasons to stop after which there is nothing to resume."""
 

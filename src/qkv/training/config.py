@@ -8,8 +8,6 @@ from typing import Literal
 
 from qkv.errors import ConfigError
 
-__all__ = ["MOST_TEACHERS", "OptimizerConfig", "ScheduleConfig", "TeachingConfig", "TrainingConfig"]
-
 MOST_TEACHERS = 100
 """Of a training: their weights are all held while it learns from them."""
 

@@ -17,8 +17,6 @@ from qkv.kernels import elementwise
 from qkv.kernels.autograd import Context, once_differentiable
 from qkv.randomness import key
 
-__all__ = ["Dropping", "PlayedDropping", "make_drop"]
-
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB

@@ -13,8 +13,6 @@ import ctypes
 import sys
 from functools import cache
 
-__all__ = ["hand_back_all", "hand_back_freed_memory", "keep_freed_memory", "share_freed_memory"]
-
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Parameters of mallopt(3)."""
 _LARGEST, _EVERYTHING = 2**30, 2**31 - 1

@@ -22,8 +22,6 @@ from torch import Tensor
 
 from qkv.kernels.elementwise import tiles_for
 
-__all__ = ["Muon", "Piecewise", "add_scaled", "orthogonal_pieces", "orthogonalise"]
-
 STEPS = (
     (8.093369023021944, -23.620431585747575, 17.446152492927),
     (3.636585657145847, -2.721926853731224, 0.5365463107591176),

@@ -22,9 +22,6 @@ from qkv.training.muon import Muon, Piecewise
 if TYPE_CHECKING:
     from qkv.models.matrices import Catalogue
 
-__all__ = ["AdamW", "Optimizer", "Sgd", "clip_and_measure", "clip_gradients", "gradient_norms", "make_optimizer"]
-
-
 Zeros = Callable[[Tensor], Tensor]
 """Makes the room for what is kept of a parameter."""
 

@@ -22,18 +22,6 @@ from qkv.kernels.elementwise import Kernels
 from qkv.training import calibration
 from qkv.training.memory import hand_back_freed_memory, keep_freed_memory
 
-__all__ = [
-    "Machine",
-    "check_compiler",
-    "check_device",
-    "check_native",
-    "has_bf16_units",
-    "is_slower_natively",
-    "kernels_here",
-    "native_here",
-    "resolve",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from qkv.training.optimizers import Optimizer
     from qkv.training.precision import Machine
 
-__all__ = ["Constraint", "EvaluationRecord", "Event", "Observer", "Outcome", "RunContext", "StepRecord", "StopReason"]
-
 StopReason = Literal["steps", "minutes", "loss", "budget", "interrupt", "nan", "spike", "diverged"]
 """Why a run ended: its horizon, its wall time, its target loss, patience, a signal, a non-finite number, a spike, or
 losses far above those of guessing."""

@@ -20,8 +20,6 @@ from collections.abc import Callable
 from qkv.training.checkpoint import TrainingState
 from qkv.training.config import ScheduleConfig
 
-__all__ = ["Pace", "decay_end", "decay_start", "lr_scale"]
-
 _LONGER = 1.25
 """Of a training that goes on: the next end by the one before, ..."""
 _BEYOND = 0.5

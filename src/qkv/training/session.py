@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from qkv.models.matrices import Catalogue
     from qkv.models.zoo import Model
 
-__all__ = ["Session", "SetupChanges", "StopSignals", "TrainingSetup"]
-
-
 ModelT = TypeVar("ModelT", bound="Model")
 
 Handler = Callable[[int, FrameType | None], object] | int | None

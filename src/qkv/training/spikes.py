@@ -33,18 +33,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = [
-    "MOST_ROLLBACKS",
-    "ONSET",
-    "WINDOW",
-    "Rollback",
-    "Watch",
-    "is_spike",
-    "rate_factor",
-    "skipped",
-    "worse_than_guessing",
-]
-
 WINDOW = 64
 """Losses that are looked at: those before, and the last five."""
 MOST_ROLLBACKS = 3

@@ -21,8 +21,6 @@ from qkv.errors import RunFolderError
 from qkv.folder.run_folder import storage_errors
 from qkv.folder.verified import check_weights
 
-__all__ = ["SharedFile", "TensorFile", "load_rows", "load_tensors", "load_weights", "open_weights", "streamed"]
-
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",

@@ -12,8 +12,6 @@ from qkv.training.checkpoint import Checkpoint, go_back, latest_valid, mark_stop
 from qkv.training.session import Session
 from qkv.training.spikes import MOST_ROLLBACKS, ONSET, Rollback
 
-__all__ = ["LostNumbers", "Spiked", "Trouble", "closing", "recover"]
-
 
 class Trouble(Exception):
     """Why a session cannot go on from where it is: `Spiked` or `LostNumbers`."""

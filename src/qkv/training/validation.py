@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from qkv.tasks.data import DataT, ModelT
     from qkv.tasks.evaluation import Objective
 
-__all__ = ["Validation", "evaluation_steps"]
-
 _SHARE = 0.06
 """Share of the training's cost that validations may take by default, and ..."""
 _SHARE_WITH_TARGET = 0.02

@@ -21,8 +21,6 @@ from typing import Any
 
 from qkv import native
 
-__all__ = ["watching_cores"]
-
 SHARED = 0.25
 """Threads wait asleep from this value on: the seconds per second that all threads together wait for a core. Next to
 busy programs it is 0.5 or more, on a quiet machine below 0.1."""

@@ -15,8 +15,6 @@ from qkv.views.report.bundle import static_text
 from qkv.views.report.packed import Packed
 from qkv.views.sections.heads import AttentionText
 
-__all__ = ["attention_svg", "png"]
-
 SIDE, GAP, LEFT, TOP = 120, 14, 34, 46
 NARROWEST = 560
 """Pixels that the longest title takes, and the colour bar."""

@@ -3,8 +3,6 @@
 import dataclasses
 from typing import Literal
 
-__all__ = ["VERSION", "Host"]
-
 VERSION = 4
 """Of the payload's shape; a page refuses a payload of another version with a clear sentence."""
 

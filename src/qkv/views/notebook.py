@@ -27,8 +27,6 @@ from qkv.views.sections.heads import AttentionText
 from qkv.views.viewer import Viewer
 from qkv.words import many
 
-__all__ = ["AttentionView", "Alone"]
-
 SUFFIXES = {".html": "a page", ".svg": "a picture"}
 
 

@@ -14,8 +14,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["MOST_WAITING", "Busy", "Shared", "still_wanted"]
-
 THREADS = 3
 """Answers that are computed at the same time: one of them may be long, and a short one need not wait for it."""
 MOST_WAITING = 32

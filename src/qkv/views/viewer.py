@@ -27,8 +27,6 @@ from qkv.tasks.image import one_image, position_names
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.words import many
 
-__all__ = ["LONGEST_TEXT", "Viewer", "Words"]
-
 LONGEST_TEXT = 20_000
 """Characters of a text that is looked at."""
 

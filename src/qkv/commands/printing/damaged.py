@@ -7,8 +7,6 @@ from qkv.commands.printing import screen
 if TYPE_CHECKING:
     from qkv.api import Run
 
-__all__ = ["told"]
-
 
 def told(run: "Run", *, quietly: bool = False, shown: str = "What follows") -> list[dict[str, str]]:
     """Every damaged file of a run as `file` and `sentence`, for `--json`; printed too, a line each, unless `quietly`.

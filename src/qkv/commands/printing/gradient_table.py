@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from qkv.instruments.gradients import GradientPath
     from qkv.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["direct_json", "path_json", "print_direct", "print_lens", "print_path", "row_address"]
-
 N_ROWS = 8
 
 

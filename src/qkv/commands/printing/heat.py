@@ -11,8 +11,6 @@ import numpy as np
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["blocks", "heat", "hue", "strip"]
-
 _SHADES = " ░▒▓█"
 _COLD, _WARM, _GROUND = np.array([70, 130, 230]), np.array([240, 130, 50]), np.array([24, 24, 28])
 

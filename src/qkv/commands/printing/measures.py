@@ -10,8 +10,6 @@ from qkv.jsontypes import JsonObject
 from qkv.telemetry import RUN_ARM, Compared, Series, Telemetry
 from qkv.words import figure
 
-__all__ = ["Measured", "measured"]
-
 
 @dataclass(frozen=True)
 class Measured:

@@ -9,8 +9,6 @@ from qkv.jsontypes import JsonObject
 if TYPE_CHECKING:
     from qkv.api import Run
 
-__all__ = ["Nearest", "Printable", "nearest", "said"]
-
 
 class Printable(Protocol):
     """What a command shows."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from qkv.tasks import Task
     from qkv.telemetry import Sample
 
-__all__ = ["loss_rows", "print_outcome"]
-
 _STOPPED = {
     "steps": "it made all its steps",
     "minutes": "its time was up",

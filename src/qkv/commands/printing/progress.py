@@ -17,8 +17,6 @@ from qkv.words import clock, short
 if TYPE_CHECKING:
     from qkv.training.record import StepRecord
 
-__all__ = ["Display", "display"]
-
 TERMINAL_SECONDS = 0.25
 PLAIN_SECONDS = 10.0
 BAR = 24

@@ -15,20 +15,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-__all__ = [
-    "STANDS_OUT",
-    "Plain",
-    "console",
-    "print_json",
-    "print_table",
-    "quoted",
-    "shown",
-    "sparkline",
-    "standing_out",
-    "terminal",
-    "token",
-]
-
 STANDS_OUT = ("\ue000", "\ue001")
 """Characters, for private use, around what a terminal should let stand out."""
 _BARS = "▁▂▃▄▅▆▇█"

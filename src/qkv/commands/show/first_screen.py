@@ -21,8 +21,6 @@ from qkv.folder.run_folder import RunFolder
 from qkv.folder.verified import check_file, damage
 from qkv.words import clock, many, short
 
-__all__ = ["print_kept", "print_screen"]
-
 MOST = 8
 """Answers on the screen; the others are counted."""
 LINES = 4

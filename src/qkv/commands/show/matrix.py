@@ -21,8 +21,6 @@ from qkv.words import figure, many, number, signed
 if TYPE_CHECKING:
     from qkv.api import Run
 
-__all__ = ["CircuitShown", "MatrixShown", "PatternShown", "RowShown", "look"]
-
 N_COMPONENTS = 8
 N_NEIGHBOURS = 8
 SIDE = 32

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from qkv.api import Run
     from qkv.inspection.what_moved import ProductChange
 
-__all__ = ["MovedShown", "look"]
-
 OF = {"W_Q": "q", "W_K": "k", "W_V": "v", "q": "q", "k": "k", "v": "v", "scores": "scores", "QK": "scores"}
 """What may be asked for, by the last part of an address -> the product."""
 

@@ -20,8 +20,6 @@ from qkv.words import figure
 if TYPE_CHECKING:
     from qkv.api import Run
 
-__all__ = ["RunShown", "look"]
-
 COLUMNS = ("norm", "drift", "turn", "update_ratio", "grad_norm")
 """Measures of the long table, those of them that were recorded."""
 

@@ -22,8 +22,6 @@ from qkv.tasks import PredictOptions
 if TYPE_CHECKING:
     from qkv.api import Run
 
-__all__ = ["AlignmentShown", "look"]
-
 
 @dataclass(frozen=True)
 class AlignmentShown:

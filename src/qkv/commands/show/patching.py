@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from qkv.api import Run
     from qkv.inspection.patching import Patching
 
-__all__ = ["PatchedShown", "look"]
-
 SHOWN_FROM = 0.005
 """Positions whose shares (or nats, where there are no shares) are all nearer to 0 have no line."""
 KINDS = {

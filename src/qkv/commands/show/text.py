@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from qkv.tokenizers.tokenizer import Tokenizer
     from qkv.views.sections.heads import HeadNote
 
-__all__ = ["ActivationShown", "HeadsShown", "activation_values", "look"]
-
 WIDEST = 8
 """Components of an activation that are printed as figures."""
 

@@ -17,8 +17,6 @@ from qkv.words import figure
 if TYPE_CHECKING:
     from qkv.api import Run
 
-__all__ = ["RowsTable", "counts_of", "history", "ledger_by_row", "print_history", "rows_table"]
-
 N_ROWS = 8
 
 

@@ -16,8 +16,6 @@ from qkv.data.images import Images
 from qkv.installing import install
 from qkv.randomness import generator
 
-__all__ = ["ClassBaselines", "image_baselines", "labelled_baselines"]
-
 MOST_TEXTS = 200_000
 """Training texts that are counted at most, drawn from the part; of a class that has none among them the first."""
 WORDS = r"\w+(?:'\w+)?|[^\w\s]"

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["ngram_losses"]
-
 
 def ngram_losses(
     train: np.ndarray, val: np.ndarray, d_vocab: int, most: int, discounts: int = 1

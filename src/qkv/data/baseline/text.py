@@ -21,8 +21,6 @@ from qkv.data.caching import cache_key, read_cached, write_cached
 from qkv.data.corpus import Corpus
 from qkv.jsontypes import JsonObject
 
-__all__ = ["Baselines", "baselines", "bigram_loss", "expected_seconds", "ngram_losses_by_order"]
-
 MOST_ORDERS = 8
 MOST_COUNTED = 4 << 20
 """Training tokens that n-grams are counted on at most: 64 blocks spread evenly over a longer text (250 MB)."""

@@ -24,8 +24,6 @@ from pathlib import Path
 from qkv.data.caching import cache_key, read_cached, write_cached
 from qkv.errors import SourceError
 
-__all__ = ["default_documents", "docstrings"]
-
 NOT_DOCUMENTATION = frozenset(
     "site-packages dist-packages test tests idle_test __pycache__ lib2to3 encodings pydoc_data turtledemo".split()
 )

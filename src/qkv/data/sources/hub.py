@@ -11,8 +11,6 @@ from qkv.data.sources.tables import SURVEYED_ROWS, choose_text
 from qkv.errors import MissingExtra, SourceError
 from qkv.installing import install
 
-__all__ = ["HubTexts"]
-
 
 class HubTexts:
     """The texts of one data set.

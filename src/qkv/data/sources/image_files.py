@@ -25,17 +25,6 @@ from qkv.installing import install
 from qkv.signatures import signature_of_file
 from qkv.words import many, some
 
-__all__ = [
-    "CLASS_SUFFIXES",
-    "ClassFiles",
-    "class_folders",
-    "file_hash",
-    "image_files",
-    "listed",
-    "read_classes",
-    "read_pictures",
-]
-
 _FORMATS = {
     ".png": "PNG",
     ".jpg": "JPEG",

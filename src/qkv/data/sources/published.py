@@ -16,8 +16,6 @@ from typing import Literal
 from qkv.data.sources.receipt import Passed
 from qkv.errors import SourceError
 
-__all__ = ["Published", "Role", "given_inside", "named", "published", "role_of"]
-
 _PARTS = ("train", "validation", "test", "others")
 _MOST_OTHERS = 10
 """More files than this for each one of the parts are no README and licence any more."""

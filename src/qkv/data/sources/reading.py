@@ -24,22 +24,6 @@ from qkv.signatures import HEAD, annotation, is_pointer, refuse_pointer, signatu
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-__all__ = [
-    "FileFacts",
-    "binary_file",
-    "character_start",
-    "examine",
-    "is_parquet",
-    "open_bytes",
-    "parquet_rows",
-    "plain_name",
-    "read_lines",
-    "read_text",
-    "size_of",
-    "sniff",
-    "unreadable",
-]
-
 BLOCK = 1 << 20
 """Bytes read at a time."""
 PACKED = (".gz", ".zst")

@@ -15,8 +15,6 @@ from qkv.data.sources.reading import size_of
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.words import many, some
 
-__all__ = ["FileShare", "Passed", "ReadFile", "Receipt", "Rows", "make_receipt"]
-
 _MOST_FILES = 1000
 """Beyond so many files, those of a folder share an entry."""
 _MOST_SHOWN = 8

@@ -14,8 +14,6 @@ from qkv.data.tokenizing import whole_words
 from qkv.tokenizers.tokens import n_utf8
 from qkv.words import megabytes
 
-__all__ = ["evenly", "sampled"]
-
 
 def sampled(split: Split, most_bytes: int) -> Split:
     """The same split with about `most_bytes` of its training part, held in memory; 0 is all of it, as it was.

@@ -27,19 +27,6 @@ from qkv.signatures import signature_of_file
 from qkv.tokenizers.tokens import n_utf8
 from qkv.words import many, some
 
-__all__ = [
-    "Chunk",
-    "Source",
-    "as_documents",
-    "columns_in",
-    "files_below",
-    "open_source",
-    "open_validation",
-    "source_name",
-    "text_chunks",
-    "whole_documents",
-]
-
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".log")
 """A file in a folder that is named like text must be text; any other that is not is passed over."""
 

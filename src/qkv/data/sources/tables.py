@@ -21,19 +21,6 @@ from qkv.errors import SourceError, typed, unknown
 from qkv.tokenizers.encoding import whole_characters
 from qkv.tokenizers.tokens import n_utf8
 
-__all__ = [
-    "RowCount",
-    "TableFormat",
-    "choose_text",
-    "columns_of",
-    "count_rows",
-    "is_table",
-    "numbered_rows",
-    "other_texts",
-    "read_rows",
-    "table_format",
-]
-
 TEXT_NAMES = (
     "text sentence content body document article story review comment message utterance passage paragraph abstract "
     "question title caption description txt line"

@@ -31,8 +31,6 @@ from qkv.tasks.batch import Batch
 from qkv.tasks.task import Data, Objective
 from qkv.words import between, listed, many, signed
 
-__all__ = ["CLAIMS", "KEPT", "Check", "Claim", "agreement", "checks", "passes"]
-
 KEPT = Path(__file__).parent / "kept_answers.json"
 """What the studies found, by study and contrast."""
 POSITIONS = 64

@@ -17,8 +17,6 @@ from qkv.tasks import Task
 from qkv.telemetry import Telemetry
 from qkv.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["Answer", "Evidence", "apart", "unit_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:

@@ -9,8 +9,6 @@ from qkv.inspection.events import CALLED, Happening, happenings
 from qkv.telemetry import NULL_ARM
 from qkv.words import listed, many, plural
 
-__all__ = ["events"]
-
 MOST = 6
 """Sentences; of one kind at most `MOST_OF_A_KIND`."""
 MOST_OF_A_KIND = 2

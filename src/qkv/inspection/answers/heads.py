@@ -16,8 +16,6 @@ from qkv.tasks.evaluation import ratio_interval
 from qkv.telemetry import Telemetry
 from qkv.words import listed, many, number, percent
 
-__all__ = ["heads"]
-
 _PLACES = {
     "induction": "after an earlier copy",
     "previous_mass": "previous token",

@@ -3,8 +3,6 @@
 from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.words import many
 
-__all__ = ["imported"]
-
 
 def imported(evidence: Evidence) -> Answer | None:
     """Where it was read from, what was left out, and what it therefore does not have."""

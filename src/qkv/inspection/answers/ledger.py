@@ -8,8 +8,6 @@ from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.telemetry import LEDGER_ARM, Telemetry
 from qkv.words import listed, number, percent, signed
 
-__all__ = ["Balance", "balance", "ledger"]
-
 EARNED = "earned"
 """The measure, as `instruments.ledger` records it."""
 

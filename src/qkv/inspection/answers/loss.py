@@ -9,8 +9,6 @@ from qkv.tasks import Standing, Task, standing, worse_than_nothing
 from qkv.telemetry import Evaluation, Sample
 from qkv.words import as_good_as, between, listed, many, number, percent, plural, signed, stands
 
-__all__ = ["NOTHING", "followed", "loss", "over_fitting", "samples", "trouble", "watch"]
-
 OVER_FITTING = 0.01
 """The validation loss must have risen by this share above its lowest before it is called overfitting."""
 

@@ -12,8 +12,6 @@ from qkv.inspection.control import CONTROL, described, learned, when
 from qkv.telemetry import Compared, Grid, Telemetry
 from qkv.words import listed, many, number, percent, plural, relative
 
-__all__ = ["against_control", "frozen", "matrices", "order"]
-
 FEWEST_LOOKS = 8
 """Recorded steps from which on it is said what moved first; with fewer, what the first gradient did not reach is said
 with what did not move."""

@@ -12,8 +12,6 @@ from qkv.instruments.tokens import counted_in
 from qkv.telemetry import NULL_ARM
 from qkv.words import many, number, plural, relative
 
-__all__ = ["embeddings"]
-
 RELATED = 0.2
 """Rank correlation from which on, either way, drift is said to go with how frequent a token is."""
 _NORM = "its initial norm"

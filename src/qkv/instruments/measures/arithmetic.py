@@ -9,8 +9,6 @@ from torch import Tensor
 
 from qkv.shapes import Float, Float64
 
-__all__ = ["Weights", "angle", "between", "or_none", "participation", "ratio", "reference_norm", "roots"]
-
 Weights: TypeAlias = Float[Tensor, "*shape"]
 """A stored matrix, a vector, or several: W, S, G and dW of one are of one shape."""
 

@@ -5,8 +5,6 @@ from torch import Tensor
 from qkv.instruments.attention_rows import Rows
 from qkv.instruments.measures.measure import Measure
 
-__all__ = ["DOMINANT", "INDUCTION", "MEASURES"]
-
 DOMINANT = 0.9
 """A key with more of a row's attention than this dominates it."""
 

@@ -7,8 +7,6 @@ from qkv.instruments.measures.measure import Measure
 from qkv.instruments.measures.movement import norm
 from qkv.shapes import Float
 
-__all__ = ["MEASURES", "participation_rank", "symmetric_share"]
-
 
 def participation_rank(weights: Weights) -> float | None:
     """(sum s^2)^2 / sum s^4, 1 to min(in, out); None for a matrix of zeros."""

@@ -7,8 +7,6 @@ from qkv.instruments.measures.arithmetic import between
 from qkv.instruments.measures.measure import N_SINGULAR, Measure
 from qkv.shapes import Float
 
-__all__ = ["MEASURES", "rotation", "subspace_angle"]
-
 
 def rotation(weights: Float[Tensor, "n_in n_out"], start: Float[Tensor, "n_in n_out"], k: int) -> float | None:
     """Angle between the k strongest input directions (left singular vectors) of W and of S.

@@ -9,8 +9,6 @@ from qkv.instruments.measures.arithmetic import Weights, or_none, ratio
 from qkv.instruments.measures.measure import Measure
 from qkv.instruments.measures.movement import norm
 
-__all__ = ["MEASURES", "alignment", "descent", "onward", "second_moment"]
-
 
 def descent(before: Weights, after: Weights, gradient: Weights | None) -> float | None:
     """-<G, W_after - W_before>: nats that the update should gain on its batch, to first order; None without G."""

@@ -16,8 +16,6 @@ from qkv.instruments.readings import CircuitReading, MatrixReading
 from qkv.shapes import Float64
 from qkv.telemetry import MeasureRow
 
-__all__ = ["N_SINGULAR", "Measure", "Property"]
-
 N_SINGULAR = 8
 """How many of the largest singular values are recorded as a list, and how many directions make a top subspace."""
 

@@ -9,8 +9,6 @@ from qkv.instruments.measures.arithmetic import Weights, angle, or_none, ratio, 
 from qkv.instruments.measures.measure import Measure
 from qkv.instruments.readings import Reading
 
-__all__ = ["MEASURES", "drift", "grad_norm", "norm", "turn", "update_ratio"]
-
 
 def norm(weights: Weights) -> float:
     """|W|_F, summed in float64."""

@@ -7,8 +7,6 @@ from torch import Tensor
 from qkv.instruments.measures.measure import Measure
 from qkv.shapes import Float, Float32
 
-__all__ = ["MEASURES", "row_drift"]
-
 
 def row_drift(
     table: Float[Tensor, "n m"], start: Float[Tensor, "n m"], *, axis: int = 0

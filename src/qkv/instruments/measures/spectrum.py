@@ -9,8 +9,6 @@ from qkv.instruments.measures.arithmetic import Weights, or_none, roots
 from qkv.instruments.measures.measure import N_SINGULAR, Measure
 from qkv.shapes import Float64
 
-__all__ = ["MEASURES", "effective_rank", "singular_values", "spectral_norm", "spectrum_summary", "stable_rank"]
-
 Spectra: TypeAlias = Float64[np.ndarray, "*batch k"]
 """Falling singular values of each matrix."""
 

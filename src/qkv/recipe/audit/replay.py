@@ -35,8 +35,6 @@ from qkv.training.precision import check_device
 from qkv.training.record import Observer, StepRecord
 from qkv.training.tensorfile import load_tensors
 
-__all__ = ["Segment", "check_replay", "segments"]
-
 _TELEMETRY = "telemetry.sqlite"
 _FIRST_LOSS = {"fp32": 1e-3, "bf16": 2e-2}
 """By precision: how far, as a share, the first loss after a checkpoint may lie from the run's on another machine."""

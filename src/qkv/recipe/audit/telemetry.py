@@ -31,8 +31,6 @@ from qkv.telemetry import Grid, Telemetry
 from qkv.training.checkpoint import Standing
 from qkv.training.tensorfile import load_tensors
 
-__all__ = ["check_telemetry", "grids"]
-
 _TOLERANCE = 1e-6
 _DEGREES = 0.03
 _FILE = "telemetry.sqlite"

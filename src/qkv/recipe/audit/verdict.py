@@ -6,8 +6,6 @@ from typing import Literal
 
 from qkv.jsontypes import JsonObject
 
-__all__ = ["Check", "Fault", "Verdict"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:

@@ -21,8 +21,6 @@ from qkv.training.checkpoint import Standing, TrainingState, is_snapshot, most_s
 from qkv.training.tensorfile import load_tensors
 from qkv.words import many
 
-__all__ = ["UPDATES", "verify"]
-
 UPDATES = 256
 """Updates that are made again from the start, where nothing else is asked for."""
 _CELLS = 2000

@@ -14,8 +14,6 @@ from pathlib import Path
 from qkv.errors import RunFolderError
 from qkv.jsontypes import JsonMapping, JsonObject
 
-__all__ = ["ARCHIVE", "pack", "rows"]
-
 ARCHIVE = "archive.json.bz2"
 _MEASURES = "measures"
 

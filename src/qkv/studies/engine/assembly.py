@@ -21,8 +21,6 @@ from qkv.tasks.causal import Causal
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 
-__all__ = ["MACHINE", "MADE_TASKS", "PRESET", "config_of", "layout_of", "parts_of", "preset_of", "software"]
-
 PRESET = "textbook"
 """The preset of an arm that names none: attention and an MLP in each layer, no biases, rotary positions or QK-norm."""
 MADE_TASKS: Mapping[str, type[Causal]] = {"recall": Recall, "modular": Modular, "repeat": Repeat}

@@ -20,8 +20,6 @@ from qkv.jsontypes import JsonObject
 from qkv.studies.engine.tuning import Job
 from qkv.studies.engine.worker import row_of
 
-__all__ = ["Cluster", "is_cluster"]
-
 Row = JsonObject
 _TRIES_AGAIN = 3
 """How often a training is made again whose worker died."""

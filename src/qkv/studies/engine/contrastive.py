@@ -18,8 +18,6 @@ from qkv.studies.engine.design import Trial
 from qkv.studies.engine.training_log import Trained
 from qkv.training.record import Observer
 
-__all__ = ["train_contrastive"]
-
 _NEGATIVES = 4
 
 

@@ -17,20 +17,6 @@ from qkv.errors import ConfigError
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.expectation import Expected
 
-__all__ = [
-    "OF_TRAININGS",
-    "Arm",
-    "Contrast",
-    "Design",
-    "Grid",
-    "Pairs",
-    "Scale",
-    "Slice",
-    "Text",
-    "Trial",
-    "canonical",
-]
-
 FORMAT = 2
 """Goes up when a training of a study would come out otherwise than before; keys of runs hold it. Logs of format 1 chose
 the best of rates a factor 3 apart, and scored both roles on the same tokens of one text."""

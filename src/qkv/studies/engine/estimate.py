@@ -16,8 +16,6 @@ from qkv.studies.engine.tuning import expected_runs
 from qkv.studies.probes.registry import OF_A_TEXT
 from qkv.words import many
 
-__all__ = ["Estimate", "estimate"]
-
 _SHORT, _LONG = 3, 9
 """Steps of the two trainings whose difference is timed."""
 _TIMES = 3

@@ -14,8 +14,6 @@ from torch import Tensor
 from qkv.data.corpus import Corpus
 from qkv.errors import ConfigError
 
-__all__ = ["TABLES", "information_of", "offsets_of", "pair_counts", "ppmi"]
-
 _WINDOW = 2
 _MOST_ROWS = 8192
 

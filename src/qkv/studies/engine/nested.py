@@ -15,8 +15,6 @@ from qkv.studies.engine.tuning import pending, report_key
 from qkv.studies.synthetic import streams
 from qkv.studies.vocabulary import cost
 
-__all__ = ["inner_design", "inner_study"]
-
 _BASE = Arm(name="base", what="a Markov source", text="base", lr=0.03)
 _REDRAWN = Arm(
     name="redrawn", what="the same, W_E and W_U drawn anew", text="base", lr=0.03,

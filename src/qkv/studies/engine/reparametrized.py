@@ -13,8 +13,6 @@ from qkv.training.optimizers import AdamW
 from qkv.training.record import Constraint
 from qkv.training.schedules import lr_scale
 
-__all__ = ["MappedRows"]
-
 
 class MappedRows:
     """A constraint around another: the map takes the gradient and the updates that `table` [d_vocab, d_model] would.

@@ -33,8 +33,6 @@ from qkv.studies.verdict.statistics import scipy
 from qkv.training.session import StopSignals
 from qkv.words import many, plural
 
-__all__ = ["Made", "Told", "run_study"]
-
 _LAST_SECONDS = 8.0
 """Of a budget, to judge and to write what was found."""
 

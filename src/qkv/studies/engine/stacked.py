@@ -34,8 +34,6 @@ from qkv.studies.synthetic import streams
 from qkv.training.config import TrainingConfig
 from qkv.training.schedules import lr_scale
 
-__all__ = ["losses_of"]
-
 _SIZES = (24, 72, 192)
 """Models in a stack: each is traced once a process, and a stack is filled up to the next of them."""
 _VAL_WINDOWS = 16

@@ -24,8 +24,6 @@ from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine import archive
 from qkv.studies.engine.design import Design, canonical
 
-__all__ = ["StudyFolder", "folder_of", "folders_beside", "full_answer", "loss_of", "read_rows", "unlike"]
-
 _RUNS, _VERDICT = "runs.jsonl", "verdict.json"
 _FROM = "from "
 """Before the name of a folder, in the key of the row that says what was taken over from it."""

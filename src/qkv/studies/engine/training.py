@@ -36,8 +36,6 @@ from qkv.tasks import validation_loss
 from qkv.training.record import Constraint, EvaluationRecord, Observer, StepRecord
 from qkv.training.spikes import worse_than_guessing
 
-__all__ = ["TRAINERS", "before", "run_trial"]
-
 
 class _Curve(Observer):
     """The loss curve, and the training loss over the last tenth."""

@@ -13,8 +13,6 @@ from qkv.studies.engine.design import Trial
 from qkv.tasks.batch import Batch
 from qkv.training.record import Observer
 
-__all__ = ["Finished", "Trained"]
-
 _BATCH_TOKENS = 2048
 
 

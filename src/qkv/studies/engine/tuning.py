@@ -17,8 +17,6 @@ import numpy as np
 
 from qkv.studies.engine.design import Arm, Design, Grid, Trial
 
-__all__ = ["Choice", "Job", "choice", "fewest_runs", "known_keys", "next_point", "pending", "report_key", "vertex"]
-
 Losses = Callable[[str], float | None]
 """Key of a run -> its loss at the last step in nats; inf where it diverged, None where it is not there yet."""
 _AROUND, _CLIP = 2, 0.5

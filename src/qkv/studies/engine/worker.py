@@ -15,8 +15,6 @@ from qkv.jsontypes import JsonObject
 from qkv.studies.engine.design import Trial
 from qkv.studies.engine.training import run_trial
 
-__all__ = ["answer", "row_of", "serve"]
-
 
 def answer(trial: str, cache: Path | None) -> JsonObject:
     """The row of a trial that was given as JSON, or the kind and the words of an error of ours."""

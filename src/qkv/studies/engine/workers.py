@@ -21,8 +21,6 @@ from qkv.studies.engine.cluster import Cluster, is_cluster
 from qkv.studies.engine.tuning import Job
 from qkv.studies.engine.worker import row_of
 
-__all__ = ["Here", "Pool", "Workers", "make_workers", "places"]
-
 Row = JsonObject
 _GLANCE_SECONDS = 0.2
 

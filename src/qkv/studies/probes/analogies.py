@@ -10,8 +10,6 @@ from itertools import permutations
 
 from qkv.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["FEWEST_ASKED", "FEWEST_WORDS", "GROUPS", "N_QUESTIONS", "SECTIONS", "grouped", "n_askable"]
-
 _PAIRS = {
     "he and she": (
         "he she, his her, man woman, men women, king queen, father mother, brother sister, son daughter, boy girl,"

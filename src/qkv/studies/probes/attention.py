@@ -23,8 +23,6 @@ from qkv.models.matrices import Catalogue
 from qkv.studies.engine.training_log import Finished
 from qkv.tasks.batch import Batch
 
-__all__ = ["ablation", "patterns", "ranked_and_scored", "roles"]
-
 _WINDOWS = 32
 """Windows of the validation part that patterns are read on."""
 _ABLATED_WINDOWS = 64

@@ -16,8 +16,6 @@ from qkv.studies.engine.training_log import Finished
 from qkv.studies.probes.analogies import FEWEST_WORDS, GROUPS, grouped
 from qkv.studies.probes.likeness import agreement, all_cosines, pair_cosines
 
-__all__ = ["change_of_basis", "rightly", "triplets"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Head:

@@ -29,8 +29,6 @@ from qkv.studies.engine.training_log import Finished
 from qkv.studies.probes.pairs import effects, likenesses, of_pairs
 from qkv.studies.synthetic.streams import CELLS, PairCell
 
-__all__ = ["FEWEST_FOURS", "Fours", "chosen", "collocations", "second_order"]
-
 FEWEST_FOURS = 20
 """With fewer, nothing is measured."""
 _MOST_WORDS, _FEWEST, _FEWEST_TOGETHER = 400, 20, 5

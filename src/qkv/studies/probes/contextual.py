@@ -22,8 +22,6 @@ from qkv.studies.probes.likeness import agreement, all_cosines, common_ids, firs
 from qkv.studies.probes.occurrences import Occurrences, occurrences
 from qkv.studies.synthetic.streams import given
 
-__all__ = ["MOST_TOKENS", "analogies", "contextual", "published"]
-
 MOST_TOKENS = 8192
 _FEWEST, _MOST_WORDS = 8, 64
 _NEIGHBOURS = 10

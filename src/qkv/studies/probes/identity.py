@@ -12,8 +12,6 @@ from qkv.inspection.discriminant import FEWEST, common_labels, dealt_parts, told
 from qkv.studies.engine.training_log import Finished
 from qkv.studies.probes.occurrences import Occurrences, occurrences
 
-__all__ = ["hidden_identity", "identity"]
-
 _MOST_TOKENS = 8192
 _HIDDEN, _DRAWS = 0.3, 2
 """Share of tokens that show [MASK], as in training, and how often others are drawn."""

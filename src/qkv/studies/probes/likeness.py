@@ -11,8 +11,6 @@ import numpy as np
 from qkv.inspection.token_rows import rank_correlation
 from qkv.studies.probes.occurrences import Occurrences
 
-__all__ = ["agreement", "all_cosines", "common_ids", "first_components", "means", "pair_cosines"]
-
 
 def common_ids(ids: np.ndarray, fewest: int, most: int) -> np.ndarray:
     """The `most` most frequent ids that occur `fewest` times or more: int64, falling in frequency, then by id."""

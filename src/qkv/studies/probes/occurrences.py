@@ -17,8 +17,6 @@ from qkv.studies.engine.training_log import Finished
 from qkv.tasks.batch import Batch
 from qkv.tasks.masked import Masked
 
-__all__ = ["Occurrences", "occurrences"]
-
 _TOKENS_AT_ONCE = 2048
 
 

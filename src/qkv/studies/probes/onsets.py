@@ -27,8 +27,6 @@ from qkv.data.corpus import Corpus
 from qkv.studies.synthetic.tasks import Repeat
 from qkv.training.record import Observer, RunContext, StepRecord
 
-__all__ = ["Onsets", "crossing", "look_steps", "predictions", "stages"]
-
 _PER_DOUBLING = 5
 _TOKENS = 1024
 """Of the validation windows that are looked at."""

@@ -18,8 +18,6 @@ from qkv.instruments.tokens import count_tokens
 from qkv.studies.engine.training_log import Finished
 from qkv.studies.synthetic.streams import CELLS, PairCell, pair_words, word
 
-__all__ = ["common_word", "commonest_word", "effects", "likenesses", "of_pairs", "pairs"]
-
 _CONTEXTS = 64
 """Windows of the validation part that contextual vectors are averaged over."""
 

@@ -18,8 +18,6 @@ from qkv.tasks.batch import Batch
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.masked import Masked
 
-__all__ = ["loss_by_position", "order", "position"]
-
 _WINDOWS = 128
 """At most so many: half of them to fit on, half to test on."""
 _SHUFFLED_WINDOWS = 256

@@ -37,8 +37,6 @@ from qkv.tasks import validation_loss
 from qkv.tasks.batch import Batch
 from qkv.tasks.masked import Masked
 
-__all__ = ["KINDS", "OF_A_TEXT", "OF_THE_LOSS", "PROBES"]
-
 KINDS: Mapping[str, tuple[str, ...]] = {
     "W_E": ("W_E",),
     "W_pos": ("W_pos",),

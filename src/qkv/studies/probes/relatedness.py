@@ -13,8 +13,6 @@ from qkv.studies.engine.training_log import Finished
 from qkv.studies.probes.likeness import agreement, common_ids, means, pair_cosines
 from qkv.studies.probes.occurrences import occurrences
 
-__all__ = ["AGAIN", "SPACES", "UNTRAINED", "compared", "relatedness", "written"]
-
 AGAIN = " again"
 """What the name of the same training on another seed ends in."""
 UNTRAINED = " untrained"

@@ -8,8 +8,6 @@ from qkv.recipe import Parts
 from qkv.studies.probes.registry import KINDS
 from qkv.training.schedules import lr_scale
 
-__all__ = ["shared"]
-
 
 def shared(one: Parts, other: Parts) -> dict[str, float]:
     """Cosine of what two models that started alike have moved by, weight decay taken off: `shared KIND`, 0 by chance.

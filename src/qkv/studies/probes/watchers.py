@@ -9,8 +9,6 @@ from qkv.instruments.ledger import Account, LedgerConfig
 from qkv.studies.probes.onsets import look_steps
 from qkv.training.record import Observer, RunContext, StepRecord
 
-__all__ = ["PERIODS", "Ledger", "Way"]
-
 PERIODS = {"first tenth": 0.1, "to the half": 0.5, "second half": 1.0}
 """Parts of a training, in order, and the share of the steps at which each ends."""
 

@@ -22,8 +22,6 @@ from qkv.studies.probes.occurrences import Occurrences, occurrences
 from qkv.studies.probes.relatedness import AGAIN, UNTRAINED, written
 from qkv.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["common_words", "last_pieces", "pieces_of", "word_relatedness"]
-
 _MOST_CHARACTERS = 4_000_000
 _MOST_WORDS, _FEWEST_WORDS, _FEWEST = 64, 5, 4
 _WORD = re.compile(r"(?<= )[^\W\d_]+(?!\w)")

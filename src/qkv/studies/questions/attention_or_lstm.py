@@ -41,8 +41,6 @@ from qkv.studies.vocabulary import (
     of_recalling,
 )
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.03
 _ALIKE_MARGIN = 0.05
 _TOLD = 70

@@ -24,8 +24,6 @@ from qkv.studies.verdict.power import detectable
 from qkv.studies.verdict.statistics import interval, judge, lower_bound, tost
 from qkv.studies.vocabulary import ABOVE, arm, level, near
 
-__all__ = ["QUESTION"]
-
 INNER = 8
 """Replicates of each little study: the usual number."""
 BLOCK = 8

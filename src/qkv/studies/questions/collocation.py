@@ -23,8 +23,6 @@ from qkv.studies.probes.pairs import commonest_word
 from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import ABOVE, AT_START, BELOW, FULL, QUICK, Settings, arm, learned, level, near
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.1
 """Of a cosine; two vectors of a hundred coordinates drawn at random differ by as much from a right angle."""
 _UNITS = {

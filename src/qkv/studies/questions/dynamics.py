@@ -19,8 +19,6 @@ from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import ABOVE, FULL, GLOROT, QUICK, Settings, arm, cost, difference, level
 from qkv.words import plural
 
-__all__ = ["QUESTION"]
-
 _MOST = Expected(above=0.5)
 """What is expected of a share of trainings: that most of them."""
 

@@ -20,8 +20,6 @@ from qkv.studies.probes.relatedness import AGAIN, SPACES, compared
 from qkv.studies.question import Ask, make_design, read_question
 from qkv.studies.vocabulary import ABOVE, ANSWERS, BELOW, FULL, LEARNS_MASKED, QUICK, Settings, arm, level
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.1
 _UNIT = "rank correlation"
 _CEILED = ("causal", "masked")

@@ -33,8 +33,6 @@ from qkv.studies.vocabulary import (
     near,
 )
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.03
 """Nats per token, of word pieces; half of the smallest published cost of freezing attention's W_Q and W_K."""
 MARGIN_CHARACTERS = 0.02

@@ -48,8 +48,6 @@ from qkv.studies.vocabulary import (
     of_learned,
 )
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.1
 _STEPS = 20.0
 """Of as many steps as a training of such a study has, hundreds."""

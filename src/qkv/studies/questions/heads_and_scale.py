@@ -32,8 +32,6 @@ from qkv.studies.vocabulary import (
 )
 from qkv.words import plural
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.03
 _SHARE = 0.05
 """Of rows, and of the entropy of even rows."""

@@ -27,8 +27,6 @@ from qkv.studies.vocabulary import (
     shared,
 )
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.03
 """Nats per token."""
 _POINTS = 5.0

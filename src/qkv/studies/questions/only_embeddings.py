@@ -26,8 +26,6 @@ from qkv.studies.vocabulary import (
     level,
 )
 
-__all__ = ["ADDED", "QUESTION", "addition"]
-
 MARGIN = 0.03
 _POINTS = 5.0
 """Of 100 answers."""

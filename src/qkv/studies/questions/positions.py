@@ -27,8 +27,6 @@ from qkv.studies.vocabulary import (
     near,
 )
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.03
 _KNOWN = 0.05
 """Of the way from guessing a position to reading it exactly."""

@@ -44,8 +44,6 @@ from qkv.studies.vocabulary import (
     of_learned,
 )
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.05
 """Of a cosine."""
 _COSINE, _RANKS, _SHARE, _POINTS = "cosine", "rank correlation", "of all", "points of accuracy"

@@ -15,8 +15,6 @@ from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask, make_design, read_question
 from qkv.studies.vocabulary import ABOVE, QUICK, Settings, arm, cost
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.02
 """Nats per token: about a tenth of what separates good from poor recipes of one size."""
 _ALL: Mapping[str, object] = {

@@ -31,8 +31,6 @@ from qkv.studies.vocabulary import (
     shared,
 )
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.03
 _DEGREES = 5.0
 _SHARED = {

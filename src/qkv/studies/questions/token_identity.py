@@ -29,8 +29,6 @@ from qkv.studies.vocabulary import (
     near,
 )
 
-__all__ = ["QUESTION"]
-
 MARGIN = 5.0
 """Points of accuracy: what is told of 95 in 100 tokens is not lost."""
 MARGIN_NATS = 0.1

@@ -33,8 +33,6 @@ from qkv.studies.probes.relatedness import AGAIN, UNTRAINED, compared
 from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import ABOVE, AT_START, FULL, QUICK, Settings, arm, difference, learned, near
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.03
 _AGREE_MARGIN = 0.1
 _WORDS = "words 4096"

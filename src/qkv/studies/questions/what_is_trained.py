@@ -18,8 +18,6 @@ from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import ABOVE, FULL, QUICK, arm, difference, level, near
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.03
 _PROBES = ("drift", "reset", "rows")
 _LR = {"adamw": 0.01, "sgd": 0.5, "muon": 0.01}

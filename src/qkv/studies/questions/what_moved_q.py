@@ -13,8 +13,6 @@ from qkv.studies.probes.watchers import PERIODS
 from qkv.studies.question import Ask, make_design, read_question
 from qkv.studies.vocabulary import FULL, QUICK, arm, level
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.1
 _UNIT = "of the change"
 _CAUSES = {

@@ -29,8 +29,6 @@ from qkv.studies.vocabulary import (
     shared,
 )
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.03
 _FROZEN = {
     "Q": ("L*.W_Q=freeze",),

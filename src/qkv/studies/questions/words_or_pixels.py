@@ -27,8 +27,6 @@ from qkv.studies.vocabulary import (
     near,
 )
 
-__all__ = ["QUESTION"]
-
 MARGIN = 0.006
 """Of what the frequencies of answers leave open: 0.03 nats, the margin of `frozen-embeddings`, of the 5.2 nats that
 those of 512 pieces of Shakespeare leave. There a frozen W_E costs 0.086 nats: a margin of 0.02 was above all of it."""

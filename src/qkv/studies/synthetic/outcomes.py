@@ -9,8 +9,6 @@ from statistics import NormalDist
 
 import numpy as np
 
-__all__ = ["OUTCOMES"]
-
 _BAD = 0.12
 """Chance that a replicate of the unstable arm has a bad learning rate."""
 

@@ -29,21 +29,6 @@ from qkv.tasks import Data
 from qkv.tokenizers.tokenizer import Tokenizer, fit_tokenizer
 from qkv.tokenizers.tokens import Tokens, id_type
 
-__all__ = [
-    "STREAMS",
-    "Given",
-    "PairCell",
-    "corpus",
-    "given",
-    "halves",
-    "markov_entropy",
-    "markov_matrix",
-    "pair_words",
-    "training_span",
-    "without_labels",
-    "word",
-]
-
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 

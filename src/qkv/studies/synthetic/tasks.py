@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from qkv.data.corpus import Corpus
     from qkv.models.layout import Sizes
 
-__all__ = ["Modular", "Recall", "Repeat"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Made(Causal):

@@ -20,8 +20,6 @@ from qkv.studies.verdict.statistics import (
     tost,
 )
 
-__all__ = ["Comparison", "compare", "compare_rate", "constant", "left_out"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:

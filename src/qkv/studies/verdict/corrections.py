@@ -19,8 +19,6 @@ import numpy as np
 from qkv.randomness import generator
 from qkv.studies.verdict.statistics import is_exact, lower_bound
 
-__all__ = ["corrected", "flipped_together", "holm"]
-
 _ALL_FLIPS = 13
 """Up to this many replicates every choice of signs is tried; beyond, as many as these have are drawn."""
 

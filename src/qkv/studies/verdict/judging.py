@@ -21,21 +21,6 @@ from qkv.studies.verdict.corrections import corrected
 from qkv.studies.verdict.outcome import outcome
 from qkv.studies.verdict.statistics import beyond_rounding, bounds_of_rate, interval
 
-__all__ = [
-    "ONLY_ALONE",
-    "ON_THE_WAY",
-    "ArmFigures",
-    "Derive",
-    "Effect",
-    "Findings",
-    "Values",
-    "findings",
-    "is_there",
-    "judged",
-    "numbered",
-]
-
-
 ALPHA = 0.05
 ONLY_ALONE = " (not after correction)"
 """Behind the verdict of an effect that differs one at a time, and not where all others are asked too."""

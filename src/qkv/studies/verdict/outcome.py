@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 from qkv.studies.expectation import Expected
 
-__all__ = ["OUTCOMES", "Bounds", "outcome"]
-
 OUTCOMES = ("met", "failed", "open")
 Bounds = Callable[[float, float], tuple[float, float]]
 """(x, confidence) -> the interval of the effect minus x; a constant has one of no width."""

@@ -14,8 +14,6 @@ import numpy as np
 
 from qkv.studies.verdict.statistics import between, is_exact, scipy
 
-__all__ = ["detectable", "power", "replicates_needed"]
-
 _CHANCE = 0.8
 _MOST_REPLICATES = 100_000
 _POINTS = (np.arange(1024) + 0.5) / 1024

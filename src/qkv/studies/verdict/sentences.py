@@ -21,20 +21,6 @@ from qkv.studies.verdict.statistics import how_exact
 from qkv.studies.verdict.wording import condition_words, scale_words, setting_words, unit_words
 from qkv.words import COUNTED, amount, many
 
-__all__ = [
-    "FORMAT",
-    "effect_row",
-    "expected_words",
-    "intervals",
-    "judged_again",
-    "notes",
-    "plainly",
-    "row_words",
-    "sentence",
-    "two_digits",
-    "verdict_file",
-]
-
 FORMAT = 2
 """Of a verdict's file."""
 LONGEST_ANSWER = 60

@@ -21,26 +21,6 @@ import numpy as np
 from qkv.errors import ConfigError, MissingExtra
 from qkv.installing import install
 
-__all__ = [
-    "FEWEST",
-    "NOTHING",
-    "VERDICTS",
-    "between",
-    "beyond_rounding",
-    "bounds_of_rate",
-    "expected_margin",
-    "how_exact",
-    "interval",
-    "is_exact",
-    "judge",
-    "lower_bound",
-    "outliers",
-    "p_value",
-    "scipy",
-    "t_interval",
-    "tost",
-]
-
 VERDICTS = ("differs", "differs but trivially", "equivalent", "unresolved")
 """What a study may say of an effect that it tests, in the order of the rule in `judge`; `constant`, `left out` else."""
 FEWEST = 6

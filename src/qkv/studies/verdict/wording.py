@@ -12,8 +12,6 @@ from qkv.jsontypes import JsonMapping
 from qkv.studies.engine.assembly import layout_of, preset_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale
 
-__all__ = ["condition_words", "scale_words", "setting_words", "unit_words"]
-
 _STREAMS = {
     "digits": "the handwritten digits that come with scikit-learn",
     "images": "the images of {images}",

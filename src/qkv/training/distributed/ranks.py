@@ -31,8 +31,6 @@ from qkv.errors import ConfigError, RankLostError, RunError
 from qkv.jsontypes import JsonObject
 from qkv.training.config import TrainingConfig
 
-__all__ = ["ALONE", "FOLDER_VARIABLE", "Ranks", "buckets", "check_shares", "is_first_process", "join"]
-
 FOLDER_VARIABLE = "QKV_RANKS"
 """Names the folder in which processes of `qkv train --nproc` meet; torchrun's are found by torchrun's own variables."""
 ENDED = "ended"

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from qkv.tasks.batch import Batch
     from qkv.training.dropout import Dropping
 
-__all__ = ["SharedMuon", "Shards", "blocks_of", "check_shard", "hollow", "hollow_like", "owners", "rows_of_rank"]
-
 
 class Shards(Weights):
     """What `Weights` answers, with the rows of this rank; the given model and optimizer hold nothing unless shown."""

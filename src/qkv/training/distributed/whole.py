@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from qkv.tasks.batch import Batch, Drop
     from qkv.training.dropout import Dropping
 
-__all__ = ["Loss", "Weights"]
-
 
 class Loss(Protocol):
     """`Objective.loss`, of the model or of what stands for it where a rank holds rows of it."""

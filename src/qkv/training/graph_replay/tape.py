@@ -28,8 +28,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from qkv.kernels.dispatch import Compiled, heard_by, pointers
 
-__all__ = ["NoTape", "StaleTape", "Tape"]
-
 Tree = TypeVar("Tree")
 
 _aten = torch.ops.aten

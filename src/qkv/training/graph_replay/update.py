@@ -35,8 +35,6 @@ from qkv.training.record import Constraint
 if TYPE_CHECKING:
     from qkv.training.dropout import Dropping
 
-__all__ = ["Captured", "OnCpu", "OnCuda", "captured"]
-
 _TIMES_MEMORY = 2
 """So often must the passes' memory be there for a recording, which keeps what it needs until the end."""
 _MOST_TAPED = 512 << 20

@@ -27,8 +27,6 @@ from qkv.views.sections.vocabulary import in_context, near_token
 from qkv.views.viewer import Viewer, Words
 from qkv.words import many
 
-__all__ = ["ASKS", "Desk", "Question"]
-
 LONGEST_WHOLE = 256
 """Tokens up to which a page is given every number of every head; beyond it asks for tiles."""
 MOST_CHANGES = 16

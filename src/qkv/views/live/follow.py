@@ -23,8 +23,6 @@ from qkv.folder.run_folder import RunFolder
 from qkv.telemetry import Telemetry
 from qkv.views.sharing import Shared
 
-__all__ = ["LOOK_EVERY", "Follower", "Pulse", "Purse", "edition_of", "pulse_of"]
-
 LOOK_EVERY = 1.5
 """Seconds between two looks at the folder."""
 QUIET = 15.0

@@ -13,8 +13,6 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
-__all__ = ["COOKIE", "Guard", "is_loopback"]
-
 MOST_BYTES = 200_000
 """Of a request's body: a text of 20,000 characters in any writing system, and room around it."""
 COOKIE = "qkv-token"

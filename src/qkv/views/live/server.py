@@ -43,8 +43,6 @@ from qkv.views.sections.training_in_page import PlaySection
 from qkv.views.sharing import Busy, Shared
 from qkv.views.viewer import Viewer
 
-__all__ = ["Page", "Shown", "application"]
-
 LIVE_SECTIONS = ("loss", "map", "grid", "matrices", "samples", "rows", "words")
 
 

@@ -19,8 +19,6 @@ from qkv.views.live.server import Page, Shown, application
 from qkv.views.study.section import is_study
 from qkv.views.study.server import StudyPage
 
-__all__ = ["PORT", "make_server", "serve", "shown_of"]
-
 SILENT_SECONDS = 10.0
 """In which a connection must have sent the whole head of a request."""
 MOST_CONNECTIONS = 512

@@ -9,8 +9,6 @@ needs no build tool.
 import re
 from importlib.resources import files
 
-__all__ = ["FOLDERS", "LIBRARIES", "bundle", "libraries", "script_safe", "static_text"]
-
 LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 """Vendored scripts, in the order in which they are loaded; versions and licences are in `static/vendor/README.md`."""
 

@@ -21,8 +21,6 @@ from qkv.training.precision import Machine, kernels_here, native_here
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance as Settings
 
-__all__ = ["command_of"]
-
 _OF_DATA = ("train_bytes", "document_end", "classes", "pixels")
 """Settings of data without an option, which are empty where nobody and no law chose them."""
 _LEFT_TO_OPTIONS = (

@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["Packed", "carried", "embed", "pack", "parted", "to_json", "wire"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Packed:

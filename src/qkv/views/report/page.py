@@ -15,8 +15,6 @@ from qkv.views.report.playground import playground_template
 if TYPE_CHECKING:
     from qkv.views.report.page_sections import Report
 
-__all__ = ["LIVE_POLICY", "live_page", "page_of", "render_page"]
-
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"

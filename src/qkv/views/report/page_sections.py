@@ -43,8 +43,6 @@ from qkv.views.sections.vocabulary import WordsSection, words_section
 from qkv.views.sharing import still_wanted
 from qkv.views.viewer import Viewer
 
-__all__ = ["Sections"]
-
 _NO_MAP = "This run has no measurements (it was trained with --watch off), so there is no map of its matrices."
 _NO_MAP_YET = (
     "No matrix of this run has been measured yet: the first measurements are those of step 0, before its first update."

@@ -13,8 +13,6 @@ from qkv.views.report.packed import embed
 if TYPE_CHECKING:
     from qkv.views.sections.training_in_page import PlaySection
 
-__all__ = ["POLICY", "playground", "playground_template"]
-
 TITLE = "Train self-attention, change it, watch · qkv"
 DESCRIPTION = "Two small Transformers train side by side in this page; turn a switch on one and watch every matrix."
 POLICY = (

@@ -16,8 +16,6 @@ from qkv.views.host import Host
 from qkv.views.report.page import render_page
 from qkv.views.report.page_sections import Report, Sections
 
-__all__ = ["read_report", "write_report"]
-
 
 def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
     """Write the report of the run folder `run` to `out` (in the folder, as report.html) and give its path.

@@ -6,8 +6,6 @@ from qkv.inspection.answers.reading import Answer, read
 from qkv.inspection.stored_run import StoredRun
 from qkv.telemetry import Telemetry
 
-__all__ = ["AnswerNote", "Evidence", "answers_of"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evidence:

@@ -32,25 +32,6 @@ from qkv.views.sections.samples import SampleNote
 from qkv.views.viewer import LONGEST_TEXT, Viewer, Words
 from qkv.words import many, percent
 
-__all__ = [
-    "Exhibit",
-    "Pair",
-    "attention_on",
-    "exhibited",
-    "exhibits_of",
-    "how_many_fit",
-    "n_maps",
-    "name_of",
-    "pair_attention",
-    "picture_of",
-    "read_pair",
-    "read_source",
-    "texts_to_show",
-    "title_of",
-    "titled",
-    "whole",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Exhibit:

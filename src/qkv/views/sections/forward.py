@@ -26,22 +26,6 @@ from qkv.tasks.text import TextTask
 from qkv.views.report.packed import Packed, pack
 from qkv.views.viewer import Viewer, Words
 
-__all__ = [
-    "Backward",
-    "ForwardLayer",
-    "ForwardText",
-    "LONGEST_CARRIED",
-    "LONGEST_FORWARD",
-    "PathShare",
-    "StepPart",
-    "answer_formula",
-    "backward",
-    "embed_formula",
-    "forward",
-    "layer_formulas",
-    "layers_that_fit",
-]
-
 LONGEST_FORWARD = 48
 """Tokens of a text that is followed through the model."""
 LONGEST_CARRIED = 24

@@ -21,8 +21,6 @@ from qkv.views.report.packed import Packed, pack
 from qkv.views.sections.matrices import Role, Snapshots, role_of, short_kind
 from qkv.views.sections.measures_map import MapSection, MeasureNote, measure_note, table, thin_steps
 
-__all__ = ["GridSection", "HeadRow", "OtherRun", "grid_section", "head_parts"]
-
 N_RECORDED = 60
 N_COMPUTED = 12
 KINDS = ("W_Q", "W_K", "QK", "pattern", "W_V", "W_O", "OV")

@@ -14,8 +14,6 @@ from qkv.views.sections.answers import AnswerNote
 from qkv.views.sections.made import Fact
 from qkv.words import many
 
-__all__ = ["RunFacts", "head_facts", "machine_words", "seconds", "tokens_seen", "verdict"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunFacts:

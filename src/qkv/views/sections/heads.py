@@ -13,20 +13,6 @@ import torch
 
 from qkv.views.report.packed import Packed, pack
 
-__all__ = [
-    "AttentionText",
-    "Cell",
-    "HeadNote",
-    "LONGEST",
-    "Looks",
-    "PATTERN_BYTES",
-    "Picture",
-    "attention_text",
-    "cross_notes",
-    "head_notes",
-    "longest_in",
-]
-
 LONGEST = 128
 """Tokens of a text of which a page is sent every number; longer texts are cut and that is said."""
 PATTERN_BYTES = 2_900_000

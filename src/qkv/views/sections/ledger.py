@@ -7,8 +7,6 @@ from qkv.inspection.answers.ledger import balance
 from qkv.telemetry import Telemetry
 from qkv.views.sections.matrices import Role, role_of, short_kind
 
-__all__ = ["LedgerRow", "LedgerSection", "ledger_section"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerRow:

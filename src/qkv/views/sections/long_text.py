@@ -18,8 +18,6 @@ from qkv.views.report.packed import Packed, pack
 from qkv.views.sections.heads import AttentionText, HeadNote, head_notes
 from qkv.views.viewer import Viewer, Words
 
-__all__ = ["LONGEST_READ", "TILE", "LongText", "largest_in_blocks"]
-
 LONGEST_READ = 2048
 """Tokens of the longest text that a page looks at."""
 TILE = 256

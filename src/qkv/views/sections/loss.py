@@ -12,8 +12,6 @@ import numpy as np
 from qkv.jsontypes import JsonMapping
 from qkv.telemetry import RUN_ARM, Telemetry
 
-__all__ = ["Baseline", "LossSection", "baselines", "loss_section"]
-
 N_TRAIN_POINTS = 700
 _MEANINGS = {
     "uniform": "every answer equally likely",

@@ -13,8 +13,6 @@ from qkv.folder.run_folder import FINAL_FILES
 from qkv.jsontypes import JsonMapping
 from qkv.telemetry import RUN_ARM, Telemetry
 
-__all__ = ["Fact", "FileNote", "Made", "made_section"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fact:

@@ -28,20 +28,6 @@ from qkv.training.tensorfile import open_weights
 from qkv.views.report.packed import Packed, pack
 from qkv.views.viewer import Viewer
 
-__all__ = [
-    "ExactBlock",
-    "MatricesSection",
-    "MatrixAnswer",
-    "Role",
-    "MatrixPicture",
-    "Snapshots",
-    "blocks_rms",
-    "matrices_section",
-    "matrix_of",
-    "role_of",
-    "short_kind",
-]
-
 N_SNAPSHOTS = 6
 BLOCK_BYTES = 450_000
 """Section for the pictures of all snapshots, as text; a page deflates them further."""

@@ -12,18 +12,6 @@ from qkv.telemetry import NULL_ARM, RUN_ARM, AddressRow, Grid, MeasureRow, Telem
 from qkv.views.report.packed import Packed, pack
 from qkv.views.sections.matrices import Role, role_of, short_kind
 
-__all__ = [
-    "LABELS",
-    "MapSection",
-    "MatrixRow",
-    "MeasureNote",
-    "MovingNote",
-    "map_section",
-    "measure_note",
-    "table",
-    "thin_steps",
-]
-
 N_COLUMNS = 90
 LABELS = {"drift": "drift", "update_ratio": "update / weight", "grad_norm": "gradient norm", "norm": "norm"}
 """Short labels of the measures a map can show; any other measure is shown under its own name."""

@@ -11,8 +11,6 @@ from qkv.views.report.packed import Packed, pack
 from qkv.views.sections.forward import LONGEST_FORWARD
 from qkv.views.viewer import Viewer
 
-__all__ = ["Patched", "Written", "patched", "written"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patched:

@@ -5,8 +5,6 @@ import dataclasses
 from qkv.inspection.answers.loss import NOTHING, followed
 from qkv.telemetry import RUN_ARM, Telemetry
 
-__all__ = ["SampleNote", "samples"]
-
 LONGEST_SAMPLE = 600
 
 

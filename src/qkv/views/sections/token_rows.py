@@ -15,8 +15,6 @@ from qkv.telemetry import NULL_ARM, RUN_ARM, Telemetry
 from qkv.views.report.packed import Packed, pack
 from qkv.views.sections.matrices import Snapshots
 
-__all__ = ["RowsSection", "TokenRow", "rows_section"]
-
 N_POINTS = 1500
 N_FREQUENT, N_MOVED, N_UNSEEN = 12, 6, 4
 MEASURE = "row_drift"

@@ -14,8 +14,6 @@ from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.views.report.packed import Packed, pack
 from qkv.views.sections.matrices import Snapshots
 
-__all__ = ["LARGEST", "PlaySection", "play_section"]
-
 LARGEST = 250_000
 """Parameters up to which weights travel with a page; `static/fits.js` says the same."""
 

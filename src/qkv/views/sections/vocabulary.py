@@ -20,8 +20,6 @@ from qkv.views.report.packed import Packed, pack
 from qkv.views.sections.matrices import Snapshots
 from qkv.views.viewer import Viewer
 
-__all__ = ["Meanings", "Nearby", "TrioSection", "WordsSection", "in_context", "near_token", "words_section"]
-
 N_DRAWN = 240
 N_NEAR = 8
 N_TRIO = 14

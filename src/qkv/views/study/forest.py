@@ -16,8 +16,6 @@ from qkv.studies.verdict.wording import unit_words
 from qkv.views.study.section import answering, axes, values_of
 from qkv.words import COUNTED
 
-__all__ = ["answer_svg", "forest_svg"]
-
 _WIDTH, _ROW, _EDGE, _TOP, _BOTTOM = 720, 40, 12, 30, 34
 _LETTER = 6.4
 """Pixels that a letter takes, about."""

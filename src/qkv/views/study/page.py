@@ -28,8 +28,6 @@ from qkv.views.study.section import (
     study_section,
 )
 
-__all__ = ["answer_text", "folded_text", "kind_of_run", "study_page", "write_study_page"]
-
 
 def write_study_page(folder: Path) -> Path:
     """Write `page.html` into a study's folder; returns its path. Raises StorageError."""

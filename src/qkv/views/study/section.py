@@ -24,28 +24,6 @@ from qkv.studies.verdict.wording import unit_words
 from qkv.views.host import VERSION, Host
 from qkv.words import COUNTED, EN_DASH, amount, decimals, many, plural
 
-__all__ = [
-    "StudyArm",
-    "StudyEffect",
-    "StudyPayload",
-    "StudySection",
-    "StudyRun",
-    "ANSWER_COLUMNS",
-    "accounts_table",
-    "answer_cells",
-    "answering",
-    "as_shown",
-    "axes",
-    "effort",
-    "expectations",
-    "expected_cell",
-    "is_study",
-    "number",
-    "read_study",
-    "study_section",
-    "values_of",
-]
-
 _ARM = ("name", "what", "loss", "sd", "at_edge", "diverged", "trainings")
 
 

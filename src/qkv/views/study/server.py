@@ -12,8 +12,6 @@ from qkv.views.live.follow import Follower
 from qkv.views.sections.training_in_page import PlaySection
 from qkv.views.study.section import read_study
 
-__all__ = ["StudyPage", "StudyPulse", "study_pulse"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPulse:
