@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from qkv.inspection.what_moved import ProductChange
     from qkv.instruments.gradients import GradientPath
     from qkv.interop.exporting import Fit
+    from qkv.tasks.task import Ranked
     from qkv.views.notebook import AttentionView
 
 
@@ -218,7 +219,9 @@ class Run:
         options = dataclasses.replace(options, **{name: getattr(read, name) for name in given})
         return self.task.predict(self.model, self.tokenizer, several("texts", texts), options)
 
-    def scores(self, texts: Sequence[str], k: int, options: PredictOptions | None = None) -> Any:
+    def scores(
+        self, texts: Sequence[str], k: int, options: PredictOptions | None = None
+    ) -> "list[Ranked] | list[list[Ranked]]":
         """The k most probable answers to each input (causal: next tokens), each {"output", "probability"}, best first;
         of a masked model one such list for each [MASK] of an input.
 

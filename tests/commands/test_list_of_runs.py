@@ -13,7 +13,7 @@ from qkv import cli
 from qkv.config import flat
 from qkv.errors import ConfigError
 from qkv.folder.run_folder import RunFolder
-from qkv.inspection.runs import _settings, differing, listed, where
+from qkv.telemetry.runs import _settings, differing, listed, where
 
 
 @pytest.fixture(scope="module")

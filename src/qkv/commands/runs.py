@@ -11,22 +11,22 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qkv.commands.arguments import add_json, one_of
 from qkv.commands.printing import screen
 from qkv.words import figure, many
 
 if TYPE_CHECKING:
-    from qkv.inspection.runs import Listed
+    from qkv.telemetry.runs import Listed
 
 _COLUMNS = ("run", "task", "loss", "n-gram", "steps", "written", "state", "what differs")
 _TO_THE_LEFT = ("run", "task", "written", "state", "what differs")
-_SORTS: Mapping[str, Callable[["Listed"], Any]] = {
-    "loss": lambda run: math.inf if run.loss is None else run.loss,
-    "name": lambda run: run.path.name,
-    "steps": lambda run: -run.steps,
-    "when": lambda run: "",
+_SORTS: Mapping[str, Callable[["Listed"], tuple[float, str]]] = {
+    "loss": lambda run: (math.inf if run.loss is None else run.loss, ""),
+    "name": lambda run: (0.0, run.path.name),
+    "steps": lambda run: (-run.steps, ""),
+    "when": lambda run: (0.0, ""),
 }
 """Name -> key to sort by; runs come the newest first."""
 
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
-    from qkv.inspection.runs import differing, listed, where
+    from qkv.telemetry.runs import differing, listed, where
 
     runs = sorted(where(listed(Path(args.folder)), args.where), key=_SORTS[args.sort])
     paths = differing(runs)

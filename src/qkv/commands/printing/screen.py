@@ -51,7 +51,7 @@ class Plain:
         """Write the text as `shown` has it."""
         return self.stream.write(shown(text))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.stream, name)
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 from qkv.errors import ConfigError, QkvError, unknown
 from qkv.folder.run_folder import RunFolder, runs_in
 from qkv.jsontypes import JsonObject
-from qkv.telemetry import Telemetry
+from qkv.telemetry.reader import Telemetry
 
 State = Literal["finished", "training", "unfinished", "damaged"]
 _OF_THE_RUN = ("seed", "data.source", "training.schedule.steps")
