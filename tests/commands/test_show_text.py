@@ -61,7 +61,7 @@ def test_patching_shows_where_the_answer_goes_over_and_says_what_is_missing(smal
     out = capsys.readouterr().out
     assert "'c' < 'r'" in out and "nats for the first text" in out and "L1" in out
     assert found["caution"] in out and "--answers A B" in out, "six updates tell the two hardly apart"
-    table = out.partition("how many nats that moves the answer")[2]
+    table = out.partition("shows the change of the answer in nats")[2]
     assert f"{apart:+.2f}" in table and f"({apart:+.2f})" not in table
     assert cli.main([*words[:2], "L1.H0.z", *words[2:], "--answers", "a", "e"]) == 0
     out = capsys.readouterr().out
@@ -100,4 +100,4 @@ def test_a_mark_that_is_typed_is_that_token_in_everything_that_is_shown(tmp_path
     assert found["tokens"][wrote["position"]] == "[MASK]"
     assert len(found["heads"][0]["pattern"]) == len(found["tokens"])
     assert cli.main(["show", str(tmp_path / "run"), "--text", "the cat [MASK] on the mat"]) == 0
-    assert f"at '[MASK]', token {wrote['position'] + 1} of {len(found['tokens'])}" in capsys.readouterr().out
+    assert f"At '[MASK]', token {wrote['position'] + 1} of {len(found['tokens'])}" in capsys.readouterr().out

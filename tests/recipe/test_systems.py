@@ -57,7 +57,7 @@ def test_every_matrix_shows_in_report_show_and_compare(task, sources, tmp_path, 
         assert cli.main([*words, "--threads", "1", "--out", run, *(["--no-report"] if seed == 2 else [])]) == 0
     addresses = Catalogue(qkv.load(runs[0]).model).addresses
     said = {}
-    for name, words in {"show": ("show", runs[0]), "compare": ("compare", *runs)}.items():
+    for name, words in {"show": ("show", runs[0], "--all"), "compare": ("compare", *runs)}.items():
         capsys.readouterr()
         assert cli.main(list(words)) == 0
         said[name] = capsys.readouterr().out
