@@ -35,7 +35,7 @@ def runs(tmp_path_factory, small_text) -> dict[str, Path]:
 
 def test_every_matrix_of_an_lstm_shows_in_report_show_and_compare(runs, capsys):
     assert set(Catalogue(qkv.load(runs["lstm"]).model).addresses) == LSTM
-    shown = said(capsys, "show", runs["lstm"])
+    shown = said(capsys, "show", runs["lstm"], "--all")
     for address in LSTM:
         assert address in shown
     one = said(capsys, "show", runs["lstm"], "L1.W_hh")

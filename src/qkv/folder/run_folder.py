@@ -58,9 +58,10 @@ _TRIES = 3
 
 _NUMBER, _FIGURES = (float, type(None)), ({str: (float, type(None))}, type(None))
 _FORMS: dict[str, object] = {
-    **dict.fromkeys(("steps", "horizon", "tokens", "parameters", "best_step"), int),
+    **dict.fromkeys(("steps", "horizon", "tokens", "parameters"), int),
+    **dict.fromkeys(("best_step", "resumed_from_step"), (int, type(None))),  # watched without a validation; not resumed
     **dict.fromkeys(("val_loss", "last_val_loss", "bits_per_byte", "train_seconds", "total_seconds"), _NUMBER),
-    **{"tokens_per_second": _NUMBER, "resumed_from_step": (int, type(None)), "stopped_because": str},
+    **{"tokens_per_second": _NUMBER, "stopped_because": str},
     **dict.fromkeys(("baselines", "baselines_nats"), _FIGURES),
 }
 _MANIFEST = WhereThere(
