@@ -90,8 +90,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     alone = options.chat or not (args.texts or loaded.task.continues)
     for i, (text, output) in enumerate(zip(texts, outputs, strict=True)):
-        show = screen.standing_out if marks[0] else screen.shown
-        print(show(output if alone else loaded.task.shown(text, output)))
+        said = output if alone else loaded.task.shown(text, output)
+        if marks[0]:
+            print(screen.standing_out(said), file=screen.terminal(sys.stdout))
+        else:
+            print(screen.shown(said))
         _print_scores(scores[i] if scores else [])
     return 0
 
