@@ -391,27 +391,27 @@ def _look(measure: str) -> str:
 _IN_SHORT = {
     "what-is-trained": (
         "Does training change the embeddings, or only W_Q, W_K and W_V? Is that learning?",
-        "Both change, and it is learning. Of the {the fall (adamw):.1f} nats per token that the model learned,"
-        " {W_E earned (adamw):.2f} are due to the change of W_E. Reset W_E, and the model is worse than guessing.",
+        "Both change, and it is learning. Training lowered the loss by {the fall (adamw):.1f} nats per token;"
+        " {W_E earned (adamw):.2f} of that is due to the change of W_E. Reset W_E, and the model is worse than guessing.",
     ),
     "frozen-embeddings": (
         "Must the embeddings be trained if the W matrices are?",
         "No, but it helps. Fixed random embeddings cost {frozen - trained:.2f} nats per token;"
-        " with tied embeddings, {tied frozen - tied trained:.1f}.",
+        " with tied embeddings, which fixes W_U too, {tied frozen - tied trained:.1f}.",
     ),
     "which-matrix": (
         "Which matrix matters most? What does Q = K = V = X cost?",
-        "Freezing W_Q and W_K costs {QK frozen - trained:.2f} nats per token, freezing W_V and W_O"
-        " {VO frozen - trained:.2f}, Q = K = V = X {all identity - trained:.2f}.",
+        "W_Q and W_K: freezing them costs {QK frozen - trained:.2f} nats per token, freezing W_V and W_O"
+        " {VO frozen - trained:.2f}. Q = K = V = X costs {all identity - trained:.2f}.",
     ),
     "collocation": (
         "Do words that occur together get similar vectors?",
         "Barely: it changes the cosine of their embeddings by {together -> cos(e, e) (causal):.2f}. Appearing in the"
-        " same contexts changes it by +{shared -> cos(e, e) (causal):.2f}.",
+        " same contexts raises it by {shared -> cos(e, e) (causal):.2f}.",
     ),
     "calibrate": (
         "Can these verdicts be trusted?",
-        "{false positives:.0%} false positives in {n:,} smaller studies with no true effect.",
+        "Where tried, yes: {false positives:.0%} false positives in {n:,} small studies with no true effect.",
     ),
 }
 """What the README asks and answers of each study; the numbers are those of its kept full run."""

@@ -9,7 +9,7 @@ README = " ".join((Path(__file__).parent.parent / "README.md").read_text(encodin
 CONDITION = r"hold for models with 2 layers, d_model 64 and initialization N\(0, 0\.02\), trained with AdamW"
 QUESTIONS = {
     "Does training change the embeddings too?": (r"Both change", CONDITION),
-    "Is that change learning?": (r"it is learning.*[\d.]+ are due to the change of W_E", CONDITION),
+    "Is that change learning?": (r"it is learning.*[\d.]+ of that is due to the change of W_E", CONDITION),
     "What if the trained W_E is reset?": (r"Reset W_E, and the model is worse than guessing", CONDITION),
     "Must the embeddings be trained?": (
         r"No, but it helps\. Fixed random embeddings cost [\d.]+ nats",

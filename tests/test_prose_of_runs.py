@@ -126,6 +126,8 @@ def test_every_decimal_in_a_sentence_is_that_of_its_source(runs, task):
         if answer.key in ("samples", "agreement"):
             continue
         sources = [value for value in answer.numbers.values() if value is not None]
+        losses = runs[task].summary.get("baselines_nats") or {}
+        sources += [value for value in losses.values() if isinstance(value, float)]
         n_answers = re.search(r"among ([\d,]+)", answer.null)
         sources += [np.log(int(n_answers[1].replace(",", "")))] if n_answers else []
         sources += [settings.weight_decay, *np.exp(sources)]

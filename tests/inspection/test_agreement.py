@@ -65,7 +65,7 @@ def test_the_order_in_which_matrices_move(made, when, verdict, sign):
     found = check(with_movement(made, when), "half way QK - VO (trained)")
     late, early = (np.sqrt(a * b) for a, b in ((32, 64), (8, 16)))  # halfway, by the logarithm of the step
     assert found.verdict == verdict and found.here == pytest.approx(sign * (late - early))
-    assert f"Here {found.here:+.0f}, there {found.there:+.0f} steps" in found.sentence
+    assert f"Here it is {found.here:+.0f}, in the study {found.there:+.0f} steps" in found.sentence
 
 
 def test_a_run_in_which_v_and_o_did_not_move_has_no_order(made):

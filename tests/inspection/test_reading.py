@@ -38,7 +38,7 @@ def test_trained_embeddings_are_told_with_their_rows_and_their_null(made):
     length = float(np.hypot(1, run.drift[the]))
     assert told.numbers['W_E["the"] length before'] == 1
     assert told.numbers['W_E["the"] length after'] == pytest.approx(length)
-    assert f"went from 1.0 to {length:.1f} and turned by" in told.more[-1]
+    assert f"went from norm 1.0 to {length:.1f} and turned by" in told.more[-1]
     assert any("every row got a gradient" in line for line in told.more)
     assert any("rare tokens moved farther" in line for line in told.more)  # drift grows as the count falls
     assert told.null.startswith("At step 4, rows had moved by ") and told.measure == "row_drift"
@@ -165,7 +165,7 @@ def test_embeddings_are_answered_from_weights_alone_where_nothing_was_watched(ma
 def test_matrices_are_ranked_and_compared_with_the_random_label_control(made):
     last = {"W_E": 0.2, "L0.W_Q": 0.4, "L0.W_O": 1.2, "L1.W_Q": 0.6, "L1.W_O": 1.6, "W_U": 0.8}
     told = answer(made.with_drifts(last), "matrices")
-    assert told.sentence == "L1.W_O moved most, by 1.6 times the norm of a usual start; W_E moved least (0.20)."
+    assert told.sentence == "L1.W_O moved most, by 1.6 times the norm of a usual initialization; W_E moved least (0.20)."
     assert "W_O 1.4, W_U 0.80, W_Q 0.50, W_E 0.20" in told.more[0]
     assert told.more[1].startswith("W_O and W_U start at zero")
     assert told.null == (
@@ -214,7 +214,8 @@ def test_a_control_of_uniform_labels_is_said_to_learn_no_more_than_to_guess_even
     told = answer(run, "matrices").null
     assert told.startswith("At step 8 of 64 (12%)") and "(labels drawn uniformly at every step)" in told
     assert told.endswith(
-        "The control can only learn to guess evenly (0.693 nats); the rest is its optimizer, weight decay and noise."
+        "The control can only learn to guess evenly (0.693 nats). Whatever else moves in it is due to the optimizer,"
+        " weight decay and noise."
     )
 
 

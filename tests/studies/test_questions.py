@@ -484,7 +484,7 @@ def test_texts_that_stand_within_those_that_are_trained_on_are_told():
     for labelled in (True, False):
         ask = Table(named=named, labelled=labelled)
         said = question.counted(ask, question.design(ask))
-        assert said.startswith("50 % of the validation texts stand word for word") if labelled else said == ""
+        assert said.startswith("50% of the validation texts occur word for word") if labelled else said == ""
     made.train.texts = ["nothing of it"]
     ask = Table(named=named, labelled=True)
     assert question.counted(ask, question.design(ask)) == ""

@@ -202,7 +202,7 @@ def _check(claim: Claim, here: float | None, why_not: str) -> Check:
     within = "" if kept["low"] is None else f", {between(kept['low'], kept['high'])}"
     head = f"{verdict.capitalize()}: {claim.words} ({claim.study})"
     unit = "" if kept["unit"] == "rank correlation" else f" {kept['unit']}"
-    sentence = f"{head}. Here {signed(here)}, there {signed(there)}{unit}{within}."
+    sentence = f"{head}. Here it is {signed(here)}, in the study {signed(there)}{unit}{within}."
     return Check(claim, sentence, here, there, verdict)
 
 

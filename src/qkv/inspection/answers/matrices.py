@@ -54,7 +54,7 @@ def matrices(evidence: Evidence) -> Answer | None:
 def _size(telemetry: Telemetry, address: str) -> str:
     """What a matrix's drift is a share of."""
     row = next((row for row in telemetry.latest(address, at=0)), None)
-    return "the norm of a usual start" if row is not None and row.values.get("norm") == 0 else "its initial norm"
+    return "the norm of a usual initialization" if row is not None and row.values.get("norm") == 0 else "its initial norm"
 
 
 def _from_zero(telemetry: Telemetry) -> list[str]:
@@ -86,7 +86,7 @@ def _units(telemetry: Telemetry) -> str:
     if not names:
         return ""
     verb = "starts" if len(names) == 1 else "start"
-    return f"{listed(names)} {verb} at zero, so movement is measured against the norm of a usual start there."
+    return f"{listed(names)} {verb} at zero, so movement is measured against the norm of a usual initialization there."
 
 
 def _pairs(telemetry: Telemetry, among: set[str]) -> list[Compared]:

@@ -112,7 +112,7 @@ def _example_row(evidence: Evidence, counts: np.ndarray | None) -> tuple[str, st
     story = row_story(start, last, row, counts)
     name = evidence.token(row)
     turned = "" if story.turn is None else f" and turned by {number(story.turn)}\u00b0"
-    words = f"The norm of the row of {name} went from {number(story.norm_before)} to {number(story.norm_after)}{turned}"
+    words = f"The row of {name} went from norm {number(story.norm_before)} to {number(story.norm_after)}{turned}"
     words += "." if kept == taken or kept is None else f" by step {kept:,}, the last whose weights were kept."
     address = f"{table}[{name}]"
     figures = {
