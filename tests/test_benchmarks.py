@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 FOLDER = Path(__file__).parent / "campaigns"
-SHARED = ("command", "turns")
+SHARED = ("attempt", "command", "turns")
 COMMANDS = sorted(path for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
 

@@ -50,7 +50,7 @@ def test_without_pytest_nothing_is_loaded_or_checked():
     code = (
         "import sys, torch, qkv.models, qkv.instruments, qkv.inspection; from qkv.kernels.blocks import joined\n"
         "assert not {'jaxtyping', 'beartype'} & set(sys.modules)\n"
-        "assert joined.__annotations__['out'].__metadata__ == ('batch pos d_model',)\n"
+        "assert joined.__annotations__['out'].__metadata__ == ('batch query_pos d_model',)\n"
         "assert joined(None, None, '', torch.zeros(3)).shape == (3,)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

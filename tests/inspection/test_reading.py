@@ -165,7 +165,9 @@ def test_embeddings_are_answered_from_weights_alone_where_nothing_was_watched(ma
 def test_matrices_are_ranked_and_compared_with_the_random_label_control(made):
     last = {"W_E": 0.2, "L0.W_Q": 0.4, "L0.W_O": 1.2, "L1.W_Q": 0.6, "L1.W_O": 1.6, "W_U": 0.8}
     told = answer(made.with_drifts(last), "matrices")
-    assert told.sentence == "L1.W_O moved most, by 1.6 times the norm of a usual initialization; W_E moved least (0.20)."
+    assert (
+        told.sentence == "L1.W_O moved most, by 1.6 times the norm of a usual initialization; W_E moved least (0.20)."
+    )
     assert "W_O 1.4, W_U 0.80, W_Q 0.50, W_E 0.20" in told.more[0]
     assert told.more[1].startswith("W_O and W_U start at zero")
     assert told.null == (

@@ -239,7 +239,7 @@ def test_weights_that_only_get_worse_leave_the_start_the_best(tiny: ModuleType, 
     made, noted = tiny.parts(steps=40, eval_every=4, patience=3), Noted()
     run(TrainingSetup(**made))
     start = weights(made)
-    worse = {"steps": 40, "kind": "sgd", "lr": 30.0, "eval_every": 4, "patience": 3}
+    worse = {"steps": 40, "kind": "sgd", "lr": 30.0, "eval_every": 4, "patience": 3, "on_spike": "ignore"}
     again = tiny.parts(**worse)
     again["catalogue"].load_state(start)
     with new_folder(tmp_path / "run") as folder:

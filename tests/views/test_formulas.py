@@ -69,7 +69,7 @@ def test_each_formula_gives_the_numbers_of_its_stage(make, layout):
 def test_what_is_not_a_product_alone_is_said():
     told = layer_formulas(Layout(positions="rotary", qk_norm=True, mlp="none"), 2, scale=0.25, causal=True)
     assert told["q"] == "qnorm(x W_Q), turned by its position" and told["v"] == "x W_V"
-    assert told["scores"] == "q kᵀ × 0.25, the future hidden"
+    assert told["scores"] == "q kᵀ × 0.25, the future masked"
     assert told["resid_mid"] == "L1.resid_post + attn_out" and told["resid_post"] == "resid_mid"
     assert layer_formulas(Layout(), 0, scale=1.0, causal=False)["scores"] == "q kᵀ"
 

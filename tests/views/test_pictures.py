@@ -64,7 +64,9 @@ def pooled_rows(run, texts):
 def test_validation_images_are_kept_and_shown_with_their_class(run, texts):
     assert [text.origin for text in texts] == [f"validation image {i}" for i in range(3)]
     for i, text in enumerate(texts):
-        assert text.picture.said.startswith(f"of class {i}, taken for ") and text.picture.said.endswith(" at step 12")
+        assert text.picture.said.startswith(f"of class {i}, classified as ") and text.picture.said.endswith(
+            " at step 12"
+        )
         assert text.picture.grid == (3, 2) and len(text.tokens) == 6 + text.picture.before
         bright = unpacked(text.picture.pixels)[:, :, 0].reshape(3, -1).mean(1)
         assert bright.argmax() == i
@@ -115,7 +117,7 @@ def test_a_patch_asks_and_its_numbers_are_the_models(look, run, texts, tmp_path)
     received = unpacked(texts[0].received)[-1, 1, 1][int(told[1]) * 2 + int(told[2]) + texts[0].picture.before]
     assert told[3] == f"{received:.3g}"
     section.locator("button", has_text="validation image 2").click()
-    assert "of class 2, taken for" in section.locator("figcaption").first.inner_text()
+    assert "of class 2, classified as" in section.locator("figcaption").first.inner_text()
     assert section.locator(".photograph canvas").first.evaluate("(c) => [c.width, c.height]") == [6, 9]
     assert page.complaints == []
 

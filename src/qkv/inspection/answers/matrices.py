@@ -54,7 +54,9 @@ def matrices(evidence: Evidence) -> Answer | None:
 def _size(telemetry: Telemetry, address: str) -> str:
     """What a matrix's drift is a share of."""
     row = next((row for row in telemetry.latest(address, at=0)), None)
-    return "the norm of a usual initialization" if row is not None and row.values.get("norm") == 0 else "its initial norm"
+    return (
+        "the norm of a usual initialization" if row is not None and row.values.get("norm") == 0 else "its initial norm"
+    )
 
 
 def _from_zero(telemetry: Telemetry) -> list[str]:
