@@ -392,7 +392,8 @@ _IN_SHORT = {
     "what-is-trained": (
         "Does training change the embeddings, or only W_Q, W_K and W_V? Is that learning?",
         "Both change, and it is learning. Training lowered the loss by {the fall (adamw):.1f} nats per token;"
-        " {W_E earned (adamw):.2f} of that is due to the change of W_E. Reset W_E, and the model is worse than guessing.",
+        " {W_E earned (adamw):.2f} of that is due to the change of W_E. Reset W_E, and the model is worse than"
+        " guessing.",
     ),
     "frozen-embeddings": (
         "Must the embeddings be trained if the W matrices are?",

@@ -38,7 +38,10 @@ def learned(evidence: Evidence) -> str:
     """What the control can learn; of an earlier version's, how far its loss fell, next to what frequencies give."""
     if labels(evidence.telemetry) == UNIFORM:
         even = f" ({number(math.log(evidence.n_answers), 3)} nats)" if evidence.n_answers else ""
-        return f"The control can only learn to guess evenly{even}. Whatever else moves in it is due to the optimizer, weight decay and noise."
+        return (
+            f"The control can only learn to guess evenly{even}. Whatever else moves in it is due to the optimizer,"
+            " weight decay and noise."
+        )
     losses = evidence.telemetry.steps(NULL_ARM).loss
     if len(losses) < 2 or not losses[-1] < losses[0]:
         return ""
