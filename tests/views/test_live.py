@@ -253,12 +253,12 @@ def test_batches_that_the_picture_leaves_out_or_cuts_off_are_told(look, make, se
         page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
         caption = page.locator("#loss figcaption")
         caption.scroll_into_view_if_needed()
-        assert "one batch in" not in caption.inner_text() and "leaves out" not in caption.inner_text()
+        assert "one batch in" not in caption.inner_text() and "Outside the picture" not in caption.inner_text()
         for step in range(5, 1000):
             add(step, {6: 7.25, 9: 6.5, 12: 0.5}.get(step, 3.0))
         store.flush()
         expect(caption).to_contain_text("then one batch in 2", timeout=20_000)
-        expect(caption).to_contain_text("leaves out 2 above it (highest 7.250 nats) and 1 below it (lowest 0.500 nats)")
+        expect(caption).to_contain_text("Outside the picture: 2 above it (highest 7.250 nats) and 1 below it (lowest 0.500 nats)")
         assert page.complaints == []
         page.close()
         assert list(server) == []
@@ -544,9 +544,9 @@ def test_what_comes_in_is_said_of_what_the_model_reads(live):
         return el.textContent;
       });
     }""")
-    assert "n patches. In the first layer the values of a patch times the table W_E" in found[0]
+    assert "n patches. In the first layer it is the values of a patch times the table W_E" in found[0]
     assert "text" not in found[0] and "token" not in found[0] and "every image" in found[0]
-    assert all("n tokens. In the first layer a row of the table W_E" in said for said in found[1:])
+    assert all("n tokens. In the first layer it is a row of the table W_E" in said for said in found[1:])
 
 
 def test_arms_are_compared_at_the_last_step_that_both_were_looked_at(live):

@@ -33,7 +33,7 @@ const MIXERS = { lstm: "the LSTM", mean: "the mean" }; // in attention's place
 // it of the payload), views]
 /** @type {[string, string | null, string | null, any, any, { render: Function }[]][]} */
 const SECTIONS = [
-  ["answers", "Answers", "Answers", "answers", (payload) => `Common questions about a model, answered from this run, each with its picture and numbers. ${attends(payload) ? "L1.H0 is head 0 of layer 1, both" : "L1 is layer 1,"} counted from 0.`, [answers]],
+  ["answers", "Answers", "Answers", "answers", (payload) => `Common questions, answered from this run, with pictures. ${attends(payload) ? "L1.H0 is head 0 of layer 1, both" : "L1 is layer 1,"} counted from 0.`, [answers]],
   ["which-q", null, null, attends, "", [words]],
   ["loss", "Is it learning?", "Loss", "loss", "Training and validation loss, compared with baselines on the same data.", [loss]],
   ["grid", "What training did to every matrix", "Matrices", ["grid", "map"], (payload) => `Layers down, matrices across${attends(payload) ? ", heads as cells" : ""}. Press play below or drag the step to watch training; click a cell to open its matrix.`, [grid, curve, matrix]],
