@@ -258,7 +258,9 @@ def test_batches_that_the_picture_leaves_out_or_cuts_off_are_told(look, make, se
             add(step, {6: 7.25, 9: 6.5, 12: 0.5}.get(step, 3.0))
         store.flush()
         expect(caption).to_contain_text("then one batch in 2", timeout=20_000)
-        expect(caption).to_contain_text("Outside the picture: 2 above it (highest 7.250 nats) and 1 below it (lowest 0.500 nats)")
+        expect(caption).to_contain_text(
+            "Outside the picture: 2 above it (highest 7.250 nats) and 1 below it (lowest 0.500 nats)"
+        )
         assert page.complaints == []
         page.close()
         assert list(server) == []

@@ -51,7 +51,11 @@ def setting_words(design: Design, contrasts: Iterable[Contrast]) -> str:
     tokens = sorted({each.steps * each.batch_size * each.n_ctx for each in sizes})
     optimizers = " and ".join(dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms))
     trained = [arm for arm in arms if arm.trainer not in ("none", "inner study")]
-    tuned = ", learning rates tuned" if any(arm.tune != "none" for arm in arms) else ", at fixed learning rates, whose error the interval leaves out"
+    tuned = (
+        ", learning rates tuned"
+        if any(arm.tune != "none" for arm in arms)
+        else ", at fixed learning rates, whose error the interval leaves out"
+    )
     return (
         f"On {_texts(design, arms)}{_tasks(arms)}; {_presets(arms)} layout{some}, {_sizes(design.scale, arms)}"
         f" ({_tokens(tokens)} tokens), initialization {_starts(arms)}; {optimizers}{tuned * bool(trained)}"
