@@ -85,7 +85,7 @@ def test_bars_of_predictions_share_one_scale(look, strange, width):
 @pytest.mark.browser
 def test_a_run_of_one_update_has_whole_steps_and_its_one_loss(look, strange):
     page = look(strange)
-    assert page.locator(".verdict").inner_text().startswith("After 1 update this model")
+    assert page.locator(".verdict").inner_text().startswith("Trained for 1 update to predict")
     lowest = """(svg) => {
       const texts = [...svg.querySelectorAll('text')].filter((e) => e.textContent);
       const low = Math.max(...texts.map((e) => e.getBoundingClientRect().top));
