@@ -397,7 +397,7 @@ _IN_SHORT = {
     ),
     "frozen-embeddings": (
         "Must the embeddings be trained if the W matrices are?",
-        "No, but it helps. Fixed random embeddings cost {frozen - trained:.2f} nats per token;"
+        "No, but it helps. Fixed random embeddings cost {frozen - trained:.2f} nats per token (Tiny Shakespeare);"
         " with tied embeddings, which fixes W_U too, {tied frozen - tied trained:.1f}.",
     ),
     "which-matrix": (
@@ -412,7 +412,8 @@ _IN_SHORT = {
     ),
     "calibrate": (
         "Can these verdicts be trusted?",
-        "Where tried, yes: {false positives:.0%} false positives in {n:,} small studies with no true effect.",
+        "Where tried, yes: of {n:,} studies of tiny models with no true effect, {false positives:.0%} found one, as"
+        " promised.",
     ),
 }
 """What the README asks and answers of each study; the numbers are those of its kept full run."""

@@ -182,7 +182,7 @@ def agreement(evidence: Evidence) -> Answer | None:
             for check in found
             for whose, value in (("here", check.here), ("in the study", check.there))
         },
-        null=f"Each result holds for its study's models. Those of {first.study}: {_models(first.study)}.",
+        null=f"Each result holds for its study's models. Those of {first.study}: {_models(first.study).rstrip('.')}.",
         weight=0.42,
     )
 
