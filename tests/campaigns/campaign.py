@@ -46,7 +46,7 @@ SIZES = "d_model=16,n_layers=1,n_heads=2,n_ctx=32,batch_size=16"
 CALLS = {
     "before an update": ("qkv.training.loop", "update"),
     "between gradients and update": ("qkv.training.optimizers", "Optimizer.step"),
-    "before a checkpoint is written": ("qkv.training.checkpoint", "Checkpoints._write"),
+    "before a checkpoint is written": ("qkv.training.checkpoint", "Checkpoints._finish"),
     "before a validation": ("qkv.training.validation", "Validation._pass"),
     "fitting a tokenizer": ("qkv.data.corpus", "fit_tokenizer"),
     "cutting a text": ("qkv.tokenizers.tokenizer", "Tokenizer.encode_many"),

@@ -563,6 +563,6 @@ def test_drawing_again_and_again_keeps_nothing_and_no_curve_leaves_its_frame(loo
             page.evaluate("playground.race.curves.b.validations.push({ step: 6, loss: NaN, accuracy: 0 })")
         steps(page, 1)
         page.wait_for_timeout(200)
-    assert "arm B: its loss is no number at step 6: it has diverged" in page.locator("#race .readout").inner_text()
+    assert "arm B: diverged at step 6 (its loss is not a number)" in page.locator("#race .readout").inner_text()
     assert page.complaints == []
     assert listeners() < before + 20
