@@ -153,6 +153,13 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
         shown = read_off(page, stage, row, column, page.locator("#forward .readout").last, said)[1]
         assert number(shown) == pytest.approx(float(expected[row, column]), rel=1e-5, abs=1e-6), (name, row, column)
         assert len(re.sub(r"e.*$|\D", "", shown).lstrip("0")) <= 6
+    change_and_patch(page)
+
+
+def change_and_patch(page):
+    """A change of the model, the backward pass and patching, asked for in the section that shows the forward pass."""
+    from playwright.sync_api import expect
+
     page.locator("#forward summary", has_text="Change it").click()
     page.locator("#forward .chip", has_text="cut the V path of H0").click()
     expect(page.locator("#forward .compared")).to_contain_text("L1.H0.W_V=zero")

@@ -537,7 +537,7 @@ class RunFolder:
             raise RunFolderError(f"{self.path} is in use by another qkv{who}; wait for it, or choose another --out")
         self._locks.append(descriptor)
         self.checkpoints.mkdir(exist_ok=True)
-        if _SWEEPS:  # and the folder of checkpoints: whoever takes the lock's file away lets nobody in
+        if _SWEEPS:  # and the checkpoints' folder: deleting the lock file lets no second trainer in
             inside = os.open(self.checkpoints, os.O_RDONLY | _NO_LINK)
             self._locks.append(inside)
             if not _held(inside):

@@ -19,7 +19,7 @@ _HOW = {
     name: number
     for number, name in enumerate(("written", "relu2", "gelu_tanh", "gelu", "plus", "sloped", "gated", "gated_back"))
 }
-"""What is made of a product, as `by_number` of `native/epilogue.h` counts it."""
+"""Epilogues of a product, numbered as in `by_number` of `native/epilogue.h`."""
 _WIDEST_PANEL = 32
 """Columns of a panel of float32, at most."""
 

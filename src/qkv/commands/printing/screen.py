@@ -45,7 +45,7 @@ class Plain:
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        """What it writes to, for whoever moves the cursor or sets colors."""
+        """What it writes to, for code that moves the cursor or sets colors."""
 
     def write(self, text: str) -> int:
         """Write the text as `shown` has it."""
@@ -56,7 +56,7 @@ class Plain:
 
 
 def terminal(stream: TextIO) -> TextIO:
-    """The stream under a `Plain` one: whoever writes to it spells out control characters in what it was given."""
+    """The stream under a `Plain` one. Code that writes to it must escape control characters in foreign text itself."""
     return getattr(stream, "stream", stream)
 
 

@@ -222,7 +222,7 @@ def _final(folder: RunFolder, found: list[Standing]) -> list[Fault]:
             words = f"the checkpoint of step {step}, whose weights it has, is missing or unreadable"
             faults.append(Fault(file=path.name, step=step, sentence=words))
             continue
-        if not folder.is_finished:  # a resume links them anew
+        if not folder.is_finished:  # a resume links them again
             continue
         try:
             same = sha256_of(path) == source.files.get("model.safetensors")
