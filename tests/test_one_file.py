@@ -94,12 +94,20 @@ def test_it_learns_a_text_and_writes(tmp_path):
     assert set(done.stdout.splitlines()[-1]) <= set("the cat sat on the mat. ")
 
 
-@pytest.mark.parametrize(("args", "says"), [([], "usage"), (["missing.txt"], "cannot be read")])
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([], "expected a text"),
+        (["missing.txt"], "cannot be read"),
+        (["a.txt", "x"], "number of steps"),
+        (["a.txt", "0"], "steps"),
+    ],
+)
 def test_bad_input_is_one_sentence(args, says, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "qkv.one_file", *args], capture_output=True, text=True, cwd=tmp_path, check=False
     )
-    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
 
 
 def test_it_is_short_enough_to_read():

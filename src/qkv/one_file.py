@@ -13,6 +13,7 @@ Axes: b batch, i and j positions (of the query and of the key), d d_model, h hea
 import math
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -205,16 +206,21 @@ def generate(W: Arrays, ids: list[int], n: int, seed: int = 1) -> list[int]:
     return ids
 
 
+def _mistake(sentence: str) -> NoReturn:
+    print(sentence, file=sys.stderr)
+    sys.exit(2)
+
+
 def main(path: str, steps: int = 300) -> None:
     """Train on the characters of a text, print the loss, and write a little."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        sys.exit(f"{path} cannot be read as text: {error}")
+        _mistake(f"{path} cannot be read as text: {error}")
     letters = sorted(set(text))
     ids, n_ctx = np.array([letters.index(letter) for letter in text]), 64
     if len(ids) <= n_ctx:
-        sys.exit(f"{path} has {len(ids)} characters; expected more than {n_ctx}")
+        _mistake(f"{path} has {len(ids)} characters; expected more than {n_ctx}")
     W, state, rng = initial(len(letters), n_ctx=n_ctx), {}, np.random.default_rng(1)
     for step in range(1, steps + 1):
         begins = rng.integers(0, len(ids) - n_ctx, 16)[:, None] + np.arange(n_ctx)
@@ -226,6 +232,6 @@ def main(path: str, steps: int = 300) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("usage: python -m qkv.one_file my.txt [STEPS]")
-    main(sys.argv[1], *map(int, sys.argv[2:3]))
+    if len(sys.argv) not in (2, 3) or not all(word.isdecimal() and int(word) for word in sys.argv[2:]):
+        _mistake("expected a text and perhaps a number of steps: python -m qkv.one_file my.txt 300")
+    main(sys.argv[1], *map(int, sys.argv[2:]))
