@@ -216,7 +216,7 @@ def test_a_control_of_uniform_labels_is_said_to_learn_no_more_than_to_guess_even
     told = answer(run, "matrices").null
     assert told.startswith("At step 8 of 64 (12%)") and "(labels drawn uniformly at every step)" in told
     assert told.endswith(
-        "The control can only learn to guess evenly (0.693 nats). Whatever else moves in it is due to the optimizer,"
+        "The control can only learn to guess evenly (0.693 nats). All other movement in it is due to the optimizer,"
         " weight decay and noise."
     )
 

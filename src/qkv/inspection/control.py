@@ -39,7 +39,7 @@ def learned(evidence: Evidence) -> str:
     if labels(evidence.telemetry) == UNIFORM:
         even = f" ({number(math.log(evidence.n_answers), 3)} nats)" if evidence.n_answers else ""
         return (
-            f"The control can only learn to guess evenly{even}. Whatever else moves in it is due to the optimizer,"
+            f"The control can only learn to guess evenly{even}. All other movement in it is due to the optimizer,"
             " weight decay and noise."
         )
     losses = evidence.telemetry.steps(NULL_ARM).loss
