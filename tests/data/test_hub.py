@@ -3,11 +3,13 @@
 import re
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 
 from qkv.data.config import DataConfig
-from qkv.data.sources.source import open_source
+from qkv.data.sources.source import open_source, open_validation
+from qkv.data.split import split_source
 from qkv.errors import MissingExtra, SourceError
 from qkv.installing import install
 
@@ -18,6 +20,9 @@ class Rows:
     """The few things of a data set that we use."""
 
     column_names = ["label", "text"]
+
+    def __init__(self, before: str = "") -> None:
+        self.before = before
 
     def __len__(self) -> int:
         return len(ROWS)
@@ -30,7 +35,8 @@ class Rows:
         return self
 
     def iter(self, batch_size: int):
-        yield {name: [row[name] for row in ROWS] for name in self.column_names}
+        rows = [row | {"text": f"{self.before}{row['text']}"} if self.before else row for row in ROWS]
+        yield {name: [row[name] for row in rows] for name in self.column_names}
 
 
 @pytest.fixture
@@ -38,22 +44,43 @@ def library(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     """A stand-in for the library that knows one data set; gives the calls made to it."""
     calls: list[tuple] = []
 
-    def load_dataset(path: str, subset: str | None, split: str) -> Rows:
-        calls.append((path, subset, split))
+    def load_dataset(path: str, subset: str | None) -> dict[str, Rows]:
+        calls.append((path, subset))
         if path != "org/known":
             raise RuntimeError(f"no data set {path}\nand a long story")
-        return Rows()
+        return {name: Rows(f"{name} " if subset else "") for name in (subset or "train").split("+")}
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     return calls
 
 
 def test_the_training_split_is_read_row_by_row(library: list[tuple]) -> None:
-    source = open_source(DataConfig(source="hf:org/known:small"))
-    assert library == [("org/known", "small", "train")]
+    source = open_source(DataConfig(source="hf:org/known"))
+    assert library == [("org/known", None)]
     assert list(source.documents()) == list(source.documents()) == ["first", "second"]
-    assert (source.name, source.kind, source.n_bytes) == ("org-known-small", "hub", 11)
+    assert (source.name, source.kind, source.n_bytes) == ("org-known", "hub", 11)
     assert "column 'text'" in source.note
+
+
+def test_published_splits_are_used_as_they_are_named(library: list[tuple]) -> None:
+    config = DataConfig(source="hf:org/known:test+extra+validation+train")
+    source = open_source(config)
+    assert list(source.documents()) == ["train first", "train  ", "train second"] and source.held_out is not None
+    assert list(source.held_out.documents())[0] == "validation first"
+    assert split_source(source).rule == (
+        "published split: train for training, validation for validation; test left alone; extra left out"
+    )
+    measured = open_validation(replace(config, val=config.source))
+    assert (next(iter(measured.documents())), measured.part) == ("validation first", "validation")
+
+
+def test_where_none_is_for_validation_a_part_of_the_training_split_is(library: list[tuple]) -> None:
+    source = open_source(DataConfig(source="hf:org/known:train+test"))
+    assert source.held_out is None and source.published is not None and "test left alone" in source.published.said()
+    alone = open_source(DataConfig(source="hf:org/known:train+unsupervised"))
+    assert alone.published is None and "splits left out: unsupervised" in alone.note
+    with pytest.raises(SourceError, match="has no split named train; it has test, validation"):
+        open_source(DataConfig(source="hf:org/known:test+validation"))
 
 
 def test_a_data_set_that_cannot_be_loaded_is_refused_in_one_sentence(library: list[tuple]) -> None:

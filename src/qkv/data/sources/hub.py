@@ -1,4 +1,4 @@
-"""Texts from the Hugging Face hub: `hf:NAME` or `hf:NAME:SUBSET`, the training split, one document a row.
+"""Texts from the Hugging Face hub: `hf:NAME` or `hf:NAME:SUBSET`, one document a row, the splits as published.
 
 Needs the `hub` extra. This is the only source that may ask the network; what it brings stays in that library's cache.
 """
@@ -10,27 +10,39 @@ from typing import Any
 from qkv.data.sources.tables import SURVEYED_ROWS, choose_text
 from qkv.errors import MissingExtra, SourceError
 from qkv.installing import install
+from qkv.words import some
+
+
+def hub_splits(name: str) -> dict[str, Any]:
+    """The splits of a data set by their names, one of them called train.
+
+    Raises MissingExtra without the library, SourceError where the data set cannot be loaded or has no such split.
+    """
+    path, _, subset = name.partition(":")
+    if not path:
+        raise SourceError("hf: names no data set; expected hf:NAME or hf:NAME:SUBSET, as hf:roneneldan/TinyStories")
+    try:
+        import datasets  # type: ignore[import-not-found]
+    except ImportError:
+        raise MissingExtra(f"hf:{name} needs another library; type: {install('hub')}") from None
+    try:
+        splits = dict(datasets.load_dataset(path, subset or None))
+    except Exception as error:  # the library raises many kinds, for the network as for a wrong name
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise SourceError(f"hf:{name} cannot be loaded: {reason}") from None
+    if "train" not in splits:
+        raise SourceError(f"hf:{name} has no split named train; it has {some(list(splits), 6)}")
+    return splits
 
 
 class HubTexts:
-    """The texts of one data set.
+    """The texts of one split of a data set.
 
-    Raises MissingExtra without the library, SourceError where the data set cannot be loaded or holds no text.
+    Raises SourceError where it holds no text.
     """
 
-    def __init__(self, name: str, text_column: str = "", label_column: str = "") -> None:
-        path, _, subset = name.partition(":")
-        if not path:
-            raise SourceError("hf: names no data set; expected hf:NAME or hf:NAME:SUBSET, as hf:roneneldan/TinyStories")
-        try:
-            import datasets  # type: ignore[import-not-found]
-        except ImportError:
-            raise MissingExtra(f"hf:{name} needs another library; type: {install('hub')}") from None
-        try:
-            self._rows: Any = datasets.load_dataset(path, subset or None, split="train")
-        except Exception as error:  # the library raises many kinds, for the network as for a wrong name
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise SourceError(f"hf:{name} cannot be loaded: {reason}") from None
+    def __init__(self, name: str, rows: Any, text_column: str = "", label_column: str = "") -> None:
+        self._rows = rows
         first = [dict(self._rows[i]) for i in range(min(SURVEYED_ROWS, len(self._rows)))]
         columns = tuple(self._rows.column_names)
         self.column = choose_text(f"hf:{name}", columns, first, text_column, label_column)

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from qkv.data.config import DataConfig
 from qkv.data.sources.default_corpus import default_documents
-from qkv.data.sources.hub import HubTexts
-from qkv.data.sources.published import Published, given_inside, published
+from qkv.data.sources.hub import HubTexts, hub_splits
+from qkv.data.sources.published import Published, Role, given_inside, published, role_of
 from qkv.data.sources.reading import FileFacts, examine, is_parquet, plain_name, read_text, sniff, unreadable
 from qkv.data.sources.receipt import Passed
 from qkv.data.sources.tables import RowCount, TableFormat, columns_of, is_table, read_rows, table_format
@@ -168,7 +168,7 @@ def _open(config: DataConfig, cache: Path | None, measured: bool) -> Source:
         _no_columns(config, "the embedded corpus")
         return _embedded(cache)
     if config.source.startswith("hf:"):
-        return _hub(config)
+        return _hub(config, measured)
     path = Path(config.source)
     try:
         if path.is_dir():
@@ -248,17 +248,40 @@ def _embedded(cache: Path | None) -> Source:
     )
 
 
-def _hub(config: DataConfig) -> Source:
-    texts = HubTexts(config.source.removeprefix("hf:"), config.text_column, config.label_column)
-    return Source(
-        name=_safe(config.source.removeprefix("hf:")),
-        kind="hub",
-        sha256=texts.sha256,
-        n_bytes=texts.n_bytes,
-        read=as_documents(lambda: texts),
-        note=f"text from column {texts.column!r}",
-        files=_unfiled(config.source, texts.n_bytes),
+def _hub(config: DataConfig, measured: bool) -> Source:
+    """A data set of the hub: its split for training, or with `measured` that for validation or else for the test."""
+    name = config.source.removeprefix("hf:")
+    splits = hub_splits(name)
+    rest = [split for split in splits if split != "train"]
+    by_role = {role: tuple(Path(split) for split in rest if role_of(split) == role) for role in get_args(Role)}
+    parts = Published(
+        folder=Path(),
+        train=(Path("train"),),
+        validation=by_role["validation"][:1],
+        test=by_role["test"],
+        others=(*by_role["train"], *by_role["validation"][1:], *by_role[""]),
     )
+
+    def source(split: Path) -> Source:
+        texts = HubTexts(name, splits[str(split)], config.text_column, config.label_column)
+        return Source(
+            name=_safe(name),
+            kind="hub",
+            sha256=texts.sha256,
+            n_bytes=texts.n_bytes,
+            read=as_documents(lambda: texts),
+            note=f"text from column {texts.column!r}",
+            files=_unfiled(f"{config.source}, {split}", texts.n_bytes),
+        )
+
+    if measured and parts.measured:
+        return replace(source(parts.measured[0]), part=parts.measured_name)
+    if not parts.measured:
+        train = source(Path("train"))
+        unread = some([str(split) for split in parts.others])
+        return replace(train, note=f"{train.note}; splits left out: {unread}") if unread else train
+    held_out = source(parts.validation[0]) if parts.validation and not config.val else None
+    return replace(source(parts.train[0]), published=parts, held_out=held_out)
 
 
 def text_chunks(path: Path, start: int = 0, stop: int | None = None, file: int = 0) -> Iterator[Chunk]:
