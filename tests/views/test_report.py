@@ -146,12 +146,14 @@ def test_without_a_null_nothing_stands_in_for_it(make):
     assert report.rows.null_drift is None and report.rows.null_step is None
 
 
-def test_the_title_holds_the_answer_about_the_loss():
+def test_the_line_under_the_title_leaves_the_loss_to_the_first_answer():
     answers = (AnswerNote(key="loss", question="Is it good?", sentence="No: accuracy 52%, worse than all."),)
     said = verdict(answers, "the class of text", 20)
-    assert said == "Trained for 20 updates to predict the class of text. No: accuracy 52%, worse than all."
+    assert said == "Trained for 20 updates to predict the class of text."
+    said = verdict((), "the class of text", 20)
+    assert said == "Trained for 20 updates to predict the class of text. It has no validation loss yet."
     said = verdict((), "the next token of text", None)
-    assert said == "Not trained yet to predict the next token of text. It has no validation loss yet."
+    assert said == "Not trained yet. It predicts the next token of text."
 
 
 @pytest.mark.parametrize(("task", "label"), [("image", "images"), ("causal", "text")])

@@ -1,7 +1,4 @@
-"""The head of a page: which run, how large, how long, and one line on how good it is.
-
-The line has the answer about the loss, in its own words.
-"""
+"""The head of a page: which run, how large, and for how long it trained to predict what."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,7 +14,7 @@ from qkv.words import many
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """The head of the page: which run, how large, how long, how good."""
+    """The head of the page: which run, how large, how long."""
 
     name: str
     task: str
@@ -40,13 +37,14 @@ class RunFacts:
 
 
 def verdict(answers: Sequence[AnswerNote], what: str, steps: int | None) -> str:
-    """The line under a report's title: for how long it trained, and the answer about its loss.
+    """The line under a report's title: for how long it trained to predict what; its first answer tells how well.
 
     `what` is what the model predicts, in words such as "the next word of text".
     """
-    trained = f"Trained for {many(steps, 'update')}" if steps else "Not trained yet"
-    about = next((answer.sentence for answer in answers if answer.key == "loss"), "")
-    return f"{trained} to predict {what}. {about or 'It has no validation loss yet.'}"
+    if not steps:
+        return f"Not trained yet. It predicts {what}."
+    unknown = "" if any(answer.key == "loss" for answer in answers) else " It has no validation loss yet."
+    return f"Trained for {many(steps, 'update')} to predict {what}.{unknown}"
 
 
 def machine_words(settings: JsonMapping, manifest: JsonMapping) -> str:
