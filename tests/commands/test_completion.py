@@ -4,7 +4,9 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from qkv.cli import command_parser, main
 from qkv.commands import COMMANDS
@@ -57,18 +59,45 @@ def bash(words, tmp_path):
         (["qkv", "show", "my"], ["my texts"]),
         (["qkv", "train", "--tokenizer", "w"], ["word", "wordpiece", "words.json"]),
         (["qkv", "completion", ""], ["bash", "zsh", "fish"]),
+        (["qkv", "show", "ru"], ["runs/one", "runs"]),
+        (["qkv", "show", "runs/"], ["runs/one", "runs/one"]),
+        (["qkv", "train", "--from", "ru"], ["runs/one", "runs"]),
+        (["qkv", "show", "runs/one", "L0.W_"], ["L0.W_K", "L0.W_Q"]),
+        (["qkv", "show", "my texts", "L0.W_"], []),
     ],
 )
-def test_bash_offers_commands_options_words_and_files(words, offered, tmp_path):
-    (tmp_path / "my texts").mkdir()
-    (tmp_path / "words.json").touch()
+def test_bash_offers_commands_options_words_files_runs_and_addresses(words, offered, tmp_path):
+    make_run(tmp_path)
     assert bash(words, tmp_path) == offered
+
+
+def make_run(place):
+    """A folder of texts, a file of words, and a run with two matrices."""
+    (place / "my texts").mkdir()
+    (place / "words.json").touch()
+    (place / "runs" / "one").mkdir(parents=True)
+    (place / "runs" / "one" / "config.toml").touch()
+    save_file({name: np.ones((2, 3)) for name in ("L0.W_Q", "L0.W_K", "W_E")}, place / "runs/one/best.safetensors")
 
 
 def test_fish_offers_the_same(tmp_path):
     program = 'source ./script; complete -C "qkv ver"; complete -C "qkv train --task m"; complete -C "qkv train --th"'
     offered = [line.split("\t")[0] for line in asked("fish", program, tmp_path) if line]
     assert offered == ["verify", "masked", "--threads"]
+    make_run(tmp_path)
+    program = 'source ./script; complete -C "qkv show runs/one L0."; complete -C "qkv show ru"'
+    offered = [line.split("\t")[0] for line in asked("fish", program, tmp_path) if line]
+    assert offered == ["L0.W_K", "L0.W_Q", "runs/one", "runs/"]
+
+
+def test_zsh_offers_runs_and_addresses(tmp_path):
+    make_run(tmp_path)
+    program = """
+        fpath=(. $fpath); autoload -Uz compinit && compinit -u -D; compdef() { : }; eval "$(cat script)"
+        compadd() { if [[ $1 = -a ]]; then print -l -- ${(P)2}; else print -l -- "${@:2}"; fi }; _files() { : }
+        words=(qkv show runs/one); _qkv_run; _qkv_address
+    """
+    assert asked("zsh", program, tmp_path) == ["runs/one", "L0.W_K", "L0.W_Q", "W_E", ""]
 
 
 def test_zsh_takes_every_specification(tmp_path):
