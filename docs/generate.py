@@ -397,8 +397,8 @@ _IN_SHORT = {
     ),
     "frozen-embeddings": (
         "Must the embeddings be trained if the W matrices are?",
-        "No, but it helps. Fixed random embeddings cost {frozen - trained:.2f} nats per token (Tiny Shakespeare);"
-        " with tied embeddings, which fixes W_U too, {tied frozen - tied trained:.1f}.",
+        "No, but training them helps. Embeddings fixed at N(0, 1) cost {frozen - trained:.2f} nats per token (Tiny"
+        " Shakespeare). If W_U is tied to W_E, fixing W_E fixes both and costs {tied frozen - tied trained:.1f}.",
     ),
     "which-matrix": (
         "Which matrix matters most? What does Q = K = V = X cost?",
@@ -407,13 +407,13 @@ _IN_SHORT = {
     ),
     "collocation": (
         "Do words that occur together get similar vectors?",
-        "Barely: it changes the cosine of their embeddings by {together -> cos(e, e) (causal):.2f}. Appearing in the"
-        " same contexts raises it by {shared -> cos(e, e) (causal):.2f}.",
+        "No: it changes the cosine of their embeddings by {together -> cos(e, e) (causal):.2f}. Appearing in the same"
+        " contexts raises it by {shared -> cos(e, e) (causal):.2f}.",
     ),
     "calibrate": (
         "Can these verdicts be trusted?",
-        "Where tried, yes: of {n:,} studies of tiny models with no true effect, {false positives:.0%} found one, as"
-        " promised.",
+        "Where tried, yes: of {n:,} studies of tiny models with no true effect, {false positives:.0%} found one;"
+        " a 95% interval allows 5%.",
     ),
 }
 """What the README asks and answers of each study; the numbers are those of its kept full run."""

@@ -40,7 +40,8 @@ def test_what_passes_through_the_model_give_is_compared(made, claim, agrees):
         store.set_fact("agreement", {claim.contrast: here})
     found = check(made, claim.contrast)
     assert (found.verdict, found.here) == ("agrees" if agrees else "differs", here)
-    assert found.sentence.startswith(f"{found.verdict.capitalize()}: {claim.words} ({claim.study}). Here ")
+    assert found.sentence.startswith(f"{found.verdict.capitalize()}: {claim.words} ({claim.study}). ")
+    assert f"{claim.measure[1:]}: " in found.sentence
     assert "95% interval" in found.sentence
 
 
@@ -65,7 +66,7 @@ def test_the_order_in_which_matrices_move(made, when, verdict, sign):
     found = check(with_movement(made, when), "half way QK - VO (trained)")
     late, early = (np.sqrt(a * b) for a, b in ((32, 64), (8, 16)))  # halfway, by the logarithm of the step
     assert found.verdict == verdict and found.here == pytest.approx(sign * (late - early))
-    assert f"Here it is {found.here:+.0f}, in the study {found.there:+.0f} steps" in found.sentence
+    assert f": {found.here:+.0f} here, {found.there:+.0f} steps in the study" in found.sentence
 
 
 def test_a_run_in_which_v_and_o_did_not_move_has_no_order(made):

@@ -58,6 +58,8 @@ class Claim:
     """The arm whose models it is about."""
     words: str
     """The headline, a clause."""
+    measure: str
+    """What the number is, a noun phrase."""
     within: float | None = None
     """It says that the number is within this of 0; None: it says the number's sign."""
     least: float = 0.0
@@ -79,6 +81,7 @@ CLAIMS = (
         contrast="nearest 1 - 0 (causal)",
         arm="causal",
         words="after layer 1 the nearest row of W_E names far fewer tokens than before it",
+        measure="tokens named after layer 1, less those before it",
         least=0.5,
     ),
     Claim(
@@ -86,6 +89,7 @@ CLAIMS = (
         contrast="around (trained)",
         arm="trained",
         words="almost none of the gradient reaches the embeddings around all layers",
+        measure="the share around all layers",
         within=0.05,
     ),
     Claim(
@@ -93,12 +97,14 @@ CLAIMS = (
         contrast="V - (Q + K) (trained)",
         arm="trained",
         words="more of the gradient reaches the embeddings through q and k than through v",
+        measure="the share through v, less that through q and k",
     ),
     Claim(
         study="gradient-path",
         contrast="half way QK - VO (trained)",
         arm="trained",
         words="W_Q and W_K are halfway to where they end before W_V and W_O",
+        measure="the lead of W_V and W_O",
         is_step=True,
         passed=False,
     ),
@@ -107,6 +113,7 @@ CLAIMS = (
         contrast="the commonest word with all, less others",
         arm="causal",
         words="the commonest word has much lower dot products with all tokens than others have",
+        measure="the commonest word's, less the others'",
         least=0.5,
         passed=False,
     ),
@@ -115,6 +122,7 @@ CLAIMS = (
         contrast="frequent rows moved more (adamw)",
         arm="adamw",
         words="how frequent a token is says little about how far its row of W_E moved",
+        measure="the correlation of their ranks",
         within=0.2,
         passed=False,
     ),
@@ -123,6 +131,7 @@ CLAIMS = (
         contrast="rows never met (adamw)",
         arm="adamw",
         words="rows of tokens that never occur do not move",
+        measure="how far they moved",
         within=0.0,
         passed=False,
     ),
@@ -131,6 +140,7 @@ CLAIMS = (
         contrast="L0.q: encodings - matrix (adamw)",
         arm="adamw",
         words="q of layer 0 changed more because W_Q did than because the encodings did",
+        measure="the encodings' share, less that of W_Q",
     ),
 )
 
@@ -202,7 +212,9 @@ def _check(claim: Claim, here: float | None, why_not: str) -> Check:
     within = "" if kept["low"] is None else f", {between(kept['low'], kept['high'])}"
     head = f"{verdict.capitalize()}: {claim.words} ({claim.study})"
     unit = "" if kept["unit"] == "rank correlation" else f" {kept['unit']}"
-    sentence = f"{head}. Here it is {signed(here)}, in the study {signed(there)}{unit}{within}."
+    bound = f" (up to ±{claim.within:g} counts as agreeing)" if claim.within else ""
+    measured = f"{claim.measure[:1].upper()}{claim.measure[1:]}: {signed(here)} here{bound}"
+    sentence = f"{head}. {measured}, {signed(there)}{unit} in the study{within}."
     return Check(claim, sentence, here, there, verdict)
 
 

@@ -98,7 +98,7 @@ MEASURES = (
     ),
     Measure(
         name="drift",
-        meaning="How far the matrix has moved from where it started, as a share of its starting size.",
+        meaning="How far the matrix has moved from where it started, relative to its initial norm.",
         formula="|W - S|_F / |S|_F; where S is 0, the norm of a start at N(0, 1/fan_in) stands for |S|_F: sqrt(n_out), "
         "of a head its share, of a circuit sqrt(d_head)",
         range="0 and up; 0 for a frozen matrix",

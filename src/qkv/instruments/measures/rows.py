@@ -21,7 +21,7 @@ def row_drift(
 MEASURES = (
     Measure(
         name="row_drift",
-        meaning="How far each token's row has moved from where it started, as a share of its starting size.",
+        meaning="How far each token's row has moved from where it started, relative to its initial norm.",
         formula="|W[t] - S[t]| / |S[t]| for each row t of W_E (column of W_U); where S[t] is 0, 1 stands for |S[t]|",
         range="0 and up, one number for each token",
         source="Zhang, Bengio and Singer 2019 (arXiv 1902.01996), by row",

@@ -187,7 +187,7 @@ def _drawn(ids: list[int], counts: np.ndarray | None, shown: set[int]) -> tuple[
     said = "by how often they are met" if counts is not None else "by number"
     words = f"rows are drawn, evenly along their ranking {said}, and those shown below or that moved furthest."
     every = sorted({int(i) for i in kept} | shown)
-    return every, f"{len(every):,} of {len(ids):,} {words}"
+    return every, f"{len(every):,} of {len(ids):,} {words} Special tokens are left out."
 
 
 def _chosen(drift: np.ndarray, counts: np.ndarray | None, special: set[int]) -> list[tuple[int, _Why]]:

@@ -15,7 +15,7 @@ function picture(sizes) {
   return s("svg", { viewBox: "0 0 430 176", role: "img", class: "which-q", "aria-label": `x of shape n by ${d}, times W_Q of shape ${d} by ${head}, gives q of shape n by ${head}` },
     box(6, 34, 132, 76, "box-x", "x"), note(72, 130, `n × ${whole(d)}`), note(72, 22, "input"),
     s("text", { x: 158, y: 79, class: "box-sign" }, "×"),
-    box(180, 8, 64, 128, "box-w", "W_Q"), note(212, 156, `${whole(d)} × ${whole(head)}`), note(284, 20, "learned"),
+    box(180, 8, 64, 128, "box-w", "W_Q"), note(212, 156, `one head: ${whole(d)} × ${whole(head)}`), note(284, 20, "learned"),
     s("text", { x: 270, y: 79, class: "box-sign" }, "="),
     box(296, 34, 64, 76, "box-q", "q"), note(328, 130, `n × ${whole(head)}`), note(400, 76, "output"));
 }

@@ -104,7 +104,7 @@ def answer_text(verdict: JsonMapping, picture: str = "", others: Sequence[str] =
     lines += [verdict["condition"], "", counting_words(verdict), "", *others]
     lines += ["## What would change the answer", ""]
     changes = [f"- {words}" for heading, words in expectations(verdict) if "this answer" in heading]
-    lines += [*changes, *([""] if changes else []), "What we expected before training would be wrong if:", ""]
+    lines += [*changes, *([""] if changes else []), "Before training, we wrote down what would prove us wrong (see *expected* in the table of every effect):", ""]
     lines += [*(f"- {one.removesuffix('.')}." for one in verdict["falsified_by"].split("; ")), ""]
     return "\n".join(lines)
 
