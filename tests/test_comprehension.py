@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 README = " ".join((Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").split())
-CONDITION = r"hold for models with 2 layers, d_model 64 and initialization N\(0, 0\.02\), trained with AdamW"
+CONDITION = r"hold for models with 2 layers and d_model 64, starting at N\(0, 0\.02\) and untied unless stated\. They trained with AdamW"
 QUESTIONS = {
     "Does training change the embeddings too?": (r"Both change", CONDITION),
     "Is that change learning?": (r"it is learning.*[\d.]+ of that is due to the change of W_E", CONDITION),

@@ -85,6 +85,9 @@ def arm_cells(row: JsonMapping, verdict: JsonMapping) -> tuple[str, ...]:
 # the same for docs/answers
 
 
+_WRONG_IF = "Written down before training, as what would prove us wrong (see *expected* in the table of every effect):"
+
+
 def answer_text(verdict: JsonMapping, picture: str = "", others: Sequence[str] = ()) -> str:
     """The answer of a verdict as Markdown: the answer, a `picture`, the math, how sure we are and what would change it.
 
@@ -104,7 +107,7 @@ def answer_text(verdict: JsonMapping, picture: str = "", others: Sequence[str] =
     lines += [verdict["condition"], "", counting_words(verdict), "", *others]
     lines += ["## What would change the answer", ""]
     changes = [f"- {words}" for heading, words in expectations(verdict) if "this answer" in heading]
-    lines += [*changes, *([""] if changes else []), "Before training, we wrote down what would prove us wrong (see *expected* in the table of every effect):", ""]
+    lines += [*changes, *([""] if changes else []), _WRONG_IF, ""]
     lines += [*(f"- {one.removesuffix('.')}." for one in verdict["falsified_by"].split("; ")), ""]
     return "\n".join(lines)
 
