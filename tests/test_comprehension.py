@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 README = " ".join((Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").split())
-CONDITION = r"hold for models with 2 layers and d_model 64, starting at N\(0, 0\.02\) and untied unless stated\. They trained with AdamW"
+CONDITION = r"hold for models with 2 layers and d_model 64, starting at N\(0, 0\.02\) .* trained with AdamW"
 QUESTIONS = {
     "Does training change the embeddings too?": (r"Both change", CONDITION),
     "Is that change learning?": (r"it is learning.*[\d.]+ of that is due to the change of W_E", CONDITION),
     "What if the trained W_E is reset?": (r"Reset W_E, and the model is worse than guessing", CONDITION),
     "Must the embeddings be trained?": (
-        r"No, but it helps\. Fixed random embeddings cost [\d.]+ nats",
+        r"No, but training them helps\. Embeddings fixed at N\(0, 1\) cost [\d.]+ nats",
         r"untied unless",
     ),
     "Are q, k and v trained?": (r"The vectors q = x W_Q, k and v are computed, not trained\.",),
     "Is W_Q a part of the embedding matrix?": (r"W_Q, W_K and W_V are \[not the embedding matrix\]",),
     "By which technique is it trained?": (
         r"All matrices, W_E included.*by backpropagation alone",
-        r"unless you freeze",
+        r"unless frozen",
     ),
     "What is the random-label control?": (r"the same training with labels drawn uniformly at every step",),
     "Did a matrix learn because it moved far?": (
