@@ -2,7 +2,7 @@
 // "What is trained in self-attention?": a trained model inside the page. One sentence, one token and one head drive everything.
 
 import { h, clear } from "../static/dom.js";
-import { openCarried, unpack } from "../static/decode.js";
+import { openCarried, stepIndex, unpack } from "../static/decode.js";
 import { sharesKeys, why } from "../static/fits.js";
 import { fixed, token as spelled, whole } from "../static/format.js";
 import { onTheme } from "../static/theme.js";
@@ -11,16 +11,17 @@ import { retraining } from "./retrain.js";
 import { trace } from "./trace.js";
 import { drawWalk } from "./walk.js";
 
-const FIRST = { word: "the queen sees the cat and she sings", char: "the queen sings" };
+const FIRST = { word: "the queen sees the cat and she sings now.", char: "the queen sings" };
+const FIRST_STEP = 128; // attention finds the subject here already, and there is still a gradient to see
 const PRIVATE = 0xe000; // a token of several letters travels to the trainer as one letter of Unicode's private area
 const letter = (id) => String.fromCharCode(PRIVATE + id);
 
 // Why a run cannot be walked through here, "" where it can.
 function misfit(model) {
-  if (!model.weights) return `${model.name} is too large for this page, or reads neither words nor characters.`;
-  const { settings, tokens, parameters } = model;
+  const { settings, weights, tokens, parameters } = model;
   const norm = settings.norm === "none" ? "layer" : settings.norm;
-  return why({ ...settings, norm, tied: false, n_ctx: Math.max(32, settings.n_ctx) }, tokens, parameters).replaceAll("the playground", "this page");
+  return why({ ...settings, norm, tied: false, n_ctx: Math.max(32, settings.n_ctx) }, weights && tokens, parameters)
+    .replace("the playground's", "this page's").replace("the playground reads characters", "this page reads words or characters").replace("the playground trains", "this page runs").replace(" in a browser", "");
 }
 
 const sizesOf = ({ settings: { d_vocab, d_model, d_mlp, n_layers, n_heads, n_ctx } }) => ({ d_vocab, d_model, d_mlp, n_layers, n_heads, n_ctx });
@@ -38,7 +39,7 @@ function open(learned) {
   const packed = Object.fromEntries(Object.entries(learned.weights).map(([address, array]) => [address, unpack(array)]));
   const sizes = sizesOf(learned);
   const shipped = learned.steps.map((step, s) => ({ step, wiring: wiringOf(learned), held: {}, load: (model) => model.entries.forEach(({ address }) => model.W[address].set(packed[address].part(s))) }));
-  const state = { snapshots: shipped, at: shipped.length - 1, ids: [], i: 0, head: 0, live: false };
+  const state = { snapshots: shipped, at: learned.text ? stepIndex(learned.steps, FIRST_STEP) : shipped.length - 1, ids: [], i: 5, head: 0, live: false }; // token 5 is the “and” of the first sentence
   let model = new Transformer(sizes, shipped[0].wiring, sizes.n_ctx);
 
   const box = h("input", { type: "text", id: "sentence", value: FIRST[learned.kind], maxlength: 400, oninput: () => answer() });
@@ -63,7 +64,7 @@ function open(learned) {
     note.textContent = says.join(" ");
     if (ids.length < 2) return;
     state.ids = ids.slice(0, sizes.n_ctx);
-    state.i = Math.max(0, state.ids.length - 2 - (state.ids.length > 6 ? 1 : 0));
+    state.i = Math.min(state.i, state.ids.length - 1);
     draw();
   }
   const pick = (key, n, label, chosen) => Array.from({ length: n }, (_, j) => h("button.word", { type: "button", "aria-pressed": String(j === chosen), "data-pick": `${key}${j}`, onclick: () => {
@@ -81,7 +82,7 @@ function open(learned) {
     Object.assign(range, { max: String(state.snapshots.length - 1) });
     range.value = String(state.at);
     range.setAttribute("aria-valuetext", `step ${whole(step)}`);
-    now.textContent = `step ${whole(step)} · loss ${fixed(shown.loss)}`;
+    now.textContent = `step ${whole(step)} of ${whole(state.snapshots.at(-1).step)} · loss ${fixed(shown.loss)}`;
     back.hidden = !state.live;
     drawWalk(walk, model, shown, state.ids, { i: state.i, head: state.head, names, held });
     document.documentElement.dataset.ready = "yes";

@@ -15,6 +15,8 @@ from qkv.jsontypes import JsonObject
 from qkv.views.report.packed import Packed, pack
 
 MOST_STEPS = 8
+MOST_NUMBERS = 300_000
+"""Weights of all steps together that travel with the page, though at least those of the last step."""
 LARGEST = 250_000
 """Parameters up to which a model travels with the page; `static/fits.js` says the same."""
 
@@ -68,7 +70,8 @@ def of_run(folder: Path, text: str = "") -> tuple[LearnedModel, dict[str, np.nda
         settings["changes"] = ", ".join(run.settings.get("changes", ()))
         parameters = sum(math.prod(shape) for shape in kept.shapes.values())
         few = parameters <= LARGEST and tokenizer.kind in ("char", "word")
-        steps = kept.spread(MOST_STEPS)
+        n_steps = min(MOST_STEPS, MOST_NUMBERS // parameters)
+        steps = kept.spread(n_steps) if n_steps > 1 else kept.steps[-1:]
         weights = {a: np.stack([kept.read(a, step) for step in steps]) for a in kept.shapes} if few else {}
         learned = LearnedModel(
             name=run.folder.resolve().name,

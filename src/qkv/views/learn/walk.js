@@ -19,12 +19,13 @@ function strip(label, values, host) {
   return canvas;
 }
 
-// A number under each token that the query sees.
-const beside = (tokens, values, form) => h("span.beside", null, values.map((v, j) => h("span", null, h("b", null, tokens[j]), form(v))));
+// Under each token that the query sees: its number, and the gradient of that.
+const beside = (tokens, values, bars, form) => h("div.beside", null, values.map((v, j) => h("span", null, h("b", null, tokens[j]), h("span", null, form(v)), h("span.red", null, number(bars[j], 2)))));
 
 const box = (name, what, ...rows) => h("div.box", null, h("h3", null, name, " ", h("span", null, what)), rows);
 const line = (label, content, back = false) => h(back ? "div.vector.back" : "div.vector", null, h("span", null, label), content);
-const step = (down, up) => h("div.step", null, h("div.down", null, h("span.arrow", { "aria-hidden": "true" }, "↓"), h("div", null, down)), h("div.up", null, h("span.arrow", { "aria-hidden": "true" }, "↑"), h("div", null, up)));
+const arrow = (kind, sign, content) => h(`div.${kind}`, null, h("span.arrow", { "aria-hidden": "true" }, sign), h("div", null, content));
+const step = (down, up) => h("div.step", null, arrow("down", "↓", down), arrow("up", "↑", up));
 
 function matrixGradients(model, held) {
   return ["W_Q", "W_K", "W_V"].map((name) => {
@@ -48,9 +49,9 @@ function attention(at, tokens, top, i) {
   const root = "√d_head";
   return [
     step([f(`S_ij = q_i · k_j / ${root}`), h("span.live-number", null, `highest: ${fixed(at.scores[top])} for “${tokens[top]}”`)], [f(`q̄_i = Σ_j S̄_ij k_j / ${root}`), size("q̄", at.qBar)]),
-    box("scores", `how well the q of “${tokens[i]}” matches each k`, line("S", beside(tokens, at.scores, (v) => fixed(v))), line("S̄", beside(tokens, at.scoresBar, (v) => number(v, 2)), true)),
+    box("scores S", ["how well the q of “", tokens[i], "” matches each k; ", h("span.red", null, "below, S̄")], beside(tokens, at.scores, at.scoresBar, (v) => fixed(v))),
     step([f("A = softmax(S)"), h("span.live-number", null, `${percent(at.pattern[top])} on “${tokens[top]}”`)], [f("S̄_ij = A_ij (Ā_ij − Σ_m A_im Ā_im)"), size("S̄", at.scoresBar)]),
-    box("pattern", "the attention; a row sums to 1", line("A", beside(tokens, at.pattern, percent)), line("Ā", beside(tokens, at.patternBar, (v) => number(v, 2)), true)),
+    box("pattern A", ["the attention; it sums to 1; ", h("span.red", null, "below, Ā")], beside(tokens, at.pattern, at.patternBar, (v) => `${fixed(100 * v, 0)}%`)),
     step([f("z_i = Σ_j A_ij v_j"), size("z", at.z)], [f("Ā_ij = z̄_i · v_j,   v̄_j = Σ_i A_ij z̄_i"), size("Ā", at.patternBar)]),
   ];
 }
@@ -71,18 +72,21 @@ export function drawWalk(host, model, shown, ids, { i, head, names, held }) {
   const tokens = ids.map((id) => names[id]);
   const [asked, top] = [tokens[i], at.pattern.indexOf(Math.max(...at.pattern))];
   const both = (name, label, values, bar) => [line(name, strip(`${label}, forward`, values, host)), line(`${name}̄`, strip(`${label}, gradient`, bar, host), true)];
+  const likely = shown.probabilities[i].indexOf(Math.max(...shown.probabilities[i]));
+  const sure = shown.losses[i] < 0.05 ? " It is right and nearly certain, so almost no gradient comes back from here: move the slider to an earlier step to see more." : "";
   const positions = at.positions.map((j) => j + 1).join(", ");
   clear(host).append(
+    h("p.summary", { role: "status" }, "From ", h("b", null, `“${asked}”`), `, head ${head} attends most to `, h("b", null, `“${tokens[top]}”`), ` (${percent(at.pattern[top])}). The model expects `, h("b", null, `“${names[likely]}”`), ` next (${percent(shown.probabilities[i][likely])}).${sure}`),
     box("W_E", `the row of “${asked}”`, both("e", "row of W_E", at.row, at.rowBar)),
     step([f(model.wiring.positions ? "x_i = W_E[t_i] + W_pos[i]" : "x_i = W_E[t_i]"), model.wiring.norms ? " then the norm" : null, size("x", at.x)],
       [f("∂L/∂W_E[t] = Σ x̄_i over the positions of token t"), h("span.live-number", null, `“${asked}” is at ${positions}; |∂L/∂W_E[t]| = ${number(norm(at.rowBar))}`), held.W_E ? h("em", null, " W_E is frozen: this is not applied.") : model.wiring.tied ? h("em", null, " W_U is tied to W_E: its gradient is in this number too.") : null]),
     box("x", "what enters attention", both("x", "x", at.x, at.xBar)),
-    step([f("q = x W_Q,   k = x W_K,   v = x W_V"), h("p.small", null, "Linear: no activation follows."), size("q", at.q), size("k", at.k), size("v", at.v)], [parts(model, at), matrixGradients(model, held)]),
+    step([f("q = x W_Q,   k = x W_K,   v = x W_V"), h("p.small", null, "Linear: no activation follows."), size("q", at.q), size("k", at.k), size("v", at.v), h("div.up-block", null, matrixGradients(model, held))], parts(model, at)),
     box("q, k, v", `of “${asked}” in head ${head}`, both("q", "q", at.q, at.qBar), both("k", "k", at.k, at.kBar), both("v", "v", at.v, at.vBar)),
     ...attention(at, tokens, top, i),
     box("z", "the mixture of v that the head reads", both("z", "z", at.z, at.zBar)),
     step([f("o = z W_O, summed over heads"), size("o", at.out)], [f("z̄ = ō W_Oᵀ"), size("z̄", at.zBar)]),
     box("out", "what attention adds to the residual stream", both("o", "out", at.out, at.outBar)),
-    step([f(`x + o, then ${model.sizes.n_layers > 1 ? "MLP and further layers" : "the MLP"}, then ${model.wiring.tied ? "W_Eᵀ" : "W_U"}`), h("span.live-number", null, `loss ${fixed(shown.loss)}`)], [f("logits̄_i = (softmax(logits_i) − onehot(t_{i+1})) / n"), size("logits̄", at.logitsBar)]),
+    step([f(`x + o, then ${model.sizes.n_layers > 1 ? "MLP and further layers" : "the MLP"}, then ${model.wiring.tied ? "W_Eᵀ" : "W_U"}`), h("span.live-number", null, `loss ${fixed(shown.loss)}`)], [f("∂L/∂logits_i = (softmax(logits_i) − onehot(t_{i+1})) / n"), size("∂L/∂logits", at.logitsBar)]),
     prediction(shown, tokens, i, names));
 }
