@@ -118,7 +118,9 @@ def test_an_answer_page_has_its_parts_in_order_and_the_rest_folded(page):
     assert start.count("![") == 1 and seen.count("![") == 1, "one picture, above the math"
     (answer,) = re.findall(r"^\*\*(.+)$", start, flags=re.M)
     assert start.index(answer) < start.index("![") and n_words(answer) <= LONGEST_ANSWER, n_words(answer)
-    assert "\nThese models know less than counting" not in start.partition(answer)[2], "what limits an answer is first"
+    assert "\nThese models predict worse than counting" not in start.partition(answer)[2], (
+        "what limits an answer is first"
+    )
     math = seen[places[0] : places[1]].partition("\n\n")[2].strip().splitlines()
     assert 1 <= len(math) <= 3 and all(line.startswith("- ") and len(line) < 140 for line in math)
     wide = [table for table in tables(seen) if table[0] > MOST_ROWS or table[1] > MOST_COLUMNS]

@@ -65,7 +65,7 @@ def test_a_study_prints_its_sentence_or_one_json_object(capsys, monkeypatch, tmp
 
     lines = out.splitlines()
     beaten = counted["trained"] >= counted["ngram"]
-    assert lines[0].startswith("These models know less than counting (") == beaten and lines[0] == verdict["plain"]
+    assert lines[0].startswith("These models predict worse than counting (") == beaten and lines[0] == verdict["plain"]
     assert beaten and f"against {counted['ngram']:.2f} for the best n-gram" in lines[0]
     assert verdict["condition"] in lines and "1 layer, d_model 8, 1 head, context 8. " in verdict["condition"]
     assert verdict["sizes"]["steps"] in (8, 16, 24, 32), "what the time allows"

@@ -71,7 +71,7 @@ def test_every_kept_run_says_what_counting_knows_first_and_beside_each_arm(name)
         answer = first["plain"].removeprefix(begun).strip()
         told = [*([begun, ""] if begun else []), f"**{answer}** {first['brief']}"]
         assert page.splitlines()[3 : 3 + len(told)] == told and counting_words(first) in page
-        assert first["plain"].startswith("These models know less than counting (") == bool(gate(first["baseline"]))
+        assert first["plain"].startswith("These models predict worse than counting (") == bool(gate(first["baseline"]))
     known = {(row["task"], row["text"]): row for row in verdict["baselines"]}
     for arm in (arm for arm in verdict["arms"] if arm["trainings"]):
         row = known[arm["task"], arm["text"]]
@@ -140,8 +140,8 @@ def test_models_are_compared_with_counting_in_words(better, of, words):
 def test_an_answer_begins_with_what_its_models_do_not_know():
     found = {"ngram": 1.48, "trained": 1.97, "arm": "a", "order": 3, "tokens": 1000, "better": 0, "of": 1}
     assert gate(found) == (
-        "These models know less than counting (1.97 nats per token against 1.48 for the best n-gram), so this answer is"
-        " about models that have not yet learned the text."
+        "These models predict worse than counting (1.97 nats per token against 1.48 for the best n-gram), so this answer"
+        " is about models that have not yet learned the text."
     )
     assert "2.0001 nats per token against 2.0000" in gate(found | {"trained": 2.0001, "ngram": 2.0})
     passed = [found | {"trained": 1.2}, {"ngram": None, "trained": None}, {"ngram": 1.5, "trained": None}]

@@ -20,11 +20,14 @@ LARGEST = 3_000_000
 CLAIMS = {
     "the original encodings of BERT are fixed": (
         "the original encodings are fixed",
-        r"No: BERT's table .* is a parameter",
+        r"No: BERT's tables .* are parameters",
     ),
     "W_Q, W_K, W_V are always trained and the main focus": ("main focus", r"unless frozen, but not more than W_E"),
     "are the embeddings trained?": ("Are the embeddings trained", r"Both are trained"),
-    "if the W are trained, must the embeddings be?": ("do we need to train the input embeddings", r"No, but it helps"),
+    "if the W are trained, must the embeddings be?": (
+        "do we need to train the input embeddings",
+        r"No, but training them helps",
+    ),
     "does the gradient reach the embeddings?": ("reach the embeddings through all", r"Yes: each layer passes"),
     "a frozen matrix stops learning below it": ("does learning stop below", r"No: .*still flows to x and to W_E"),
     "identity is lost after the first layer": ("identity lost", r"No: each layer adds to x"),

@@ -26,16 +26,17 @@ def test_the_answer_is_the_same_in_markdown(verdict):
     parts = (
         "**Yes.** Measured with 2 layers.", "](x.svg)", "Nor does it.", "## The math\n\n- `a = b`", "## How sure",
         "From a full run, unfinished.", "| cost | +0.12 nats per token | +0.080 to +0.16 | differs | 4 |", "On s.",
-        "No counting baseline applies", "Another run.", "## What would change", "wrong if:\n\n- If not.",
+        "No counting baseline applies", "Another run.", "## What would change",
+        "wrong (see *expected* in the table of every effect):\n\n- If not.",
     )  # fmt: skip
     text = answer_text(file, "x.svg", ["Another run."])
     assert [text.find(part) for part in parts] == sorted(text.find(part) for part in parts) and parts[0] in text
     loses = verdict(
-        plain="These models know less than counting (2.00 nats per token against 1.00 for the best n-gram), so this"
+        plain="These models predict worse than counting (2.00 nats per token against 1.00 for the best n-gram), so this"
         " answer is about models that have not yet learned the text. Yes.",
         baseline={"ngram": 1.0, "trained": 2.0, "better": 0, "of": 1, "tokens": 9, "order": 2},
     )
-    assert answer_text(loses).startswith("These models know less") and "text.\n\n**Yes.**" in answer_text(loses)
+    assert answer_text(loses).startswith("These models predict worse") and "text.\n\n**Yes.**" in answer_text(loses)
 
 
 def test_the_rest_is_folded(verdict):

@@ -96,8 +96,8 @@ def gate(found: JsonMapping) -> str:
     if found["ngram"] is None or found["trained"] is None or found["trained"] < found["ngram"]:
         return ""
     return (
-        f"These models know less than counting ({_against(found)}), so this answer is about models that have not yet"
-        " learned the text."
+        f"These models predict worse than counting ({_against(found)}), so this answer is about models that have not"
+        " yet learned the text."
     )
 
 

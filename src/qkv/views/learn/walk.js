@@ -42,7 +42,7 @@ function parts(model, at) {
   return [f(norms ? "x̄ = q̄ W_Qᵀ + k̄ W_Kᵀ + v̄ W_Vᵀ, then through the norm, + skip" : "x̄ = q̄ W_Qᵀ + k̄ W_Kᵀ + v̄ W_Vᵀ + skip"),
     h("table.parts", null, h("tbody", null, [["q̄ W_Qᵀ", q], ["k̄ W_Kᵀ", k], ["v̄ W_Vᵀ", v], ["skip", at.around], ...(norms ? [] : [["sum = x̄", sum]])].map(([name, values]) =>
       h("tr", null, h("th", { scope: "row" }, name), h("td", null, number(norm(values))))))),
-    norms ? null : h("p.small", null, `The sum differs from the gradient that backpropagation left in x by at most ${number(Math.max(...sum.map((s, c) => Math.abs(s - at.xBar[c]))), 1)}.`)];
+    norms ? null : h("p.small", null, `These are lengths of vectors, which do not add up as the vectors do. The sum of the vectors differs from the gradient that backpropagation left in x by at most ${number(Math.max(...sum.map((s, c) => Math.abs(s - at.xBar[c]))), 1)}.`)];
 }
 
 function attention(at, tokens, top, i) {
