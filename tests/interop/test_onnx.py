@@ -81,7 +81,7 @@ def by_model(model, given):
 def test_onnxruntime_gives_the_logits_of_the_model_at_any_batch_and_length(name, tmp_path):
     config = CONFIGS[name].resolved()
     model = made(config)
-    written.write_onnx(model, config, None, tmp_path / "out", card="about")
+    written.write_onnx(model, config, None, tmp_path / "out", card="about", chat={})
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.onnx", "README.md"}
     session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx", providers=["CPUExecutionProvider"])
     names = [item.name for item in session.get_inputs()]
@@ -128,14 +128,14 @@ def test_a_recurrent_model_is_refused_with_the_reason(tmp_path):
     layout = Layout(mixer="lstm", positions="none", tied=False, start="normal")
     config = ModelConfig(kind="CausalLM", sizes=sizes, layout=layout).resolved()
     with pytest.raises(ConfigError, match="recurrent model"):
-        written.write_onnx(build(config, 0), config, None, tmp_path / "out", card="")
+        written.write_onnx(build(config, 0), config, None, tmp_path / "out", card="", chat={})
 
 
 def test_without_the_package_the_error_says_what_to_type(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     config = CONFIGS["causal"].resolved()
     with pytest.raises(MissingExtra, match=r"--format onnx needs other libraries; type: .*exits"):
-        written.write_onnx(build(config, 0), config, None, tmp_path / "out", card="")
+        written.write_onnx(build(config, 0), config, None, tmp_path / "out", card="", chat={})
     assert not list(tmp_path.iterdir())
 
 

@@ -14,25 +14,17 @@ Example:
 """
 
 import argparse
-from typing import TYPE_CHECKING
 
 from qkv.commands.arguments import add_json, add_run, add_weights, one_of
 from qkv.commands.printing import screen
-
-if TYPE_CHECKING:
-    from qkv.interop.exporting import Fit
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_run(parser)
     parser.add_argument("--out", required=True, metavar="PATH", help="the folder to make; for gguf the file")
-    parser.add_argument(
-        "--format",
-        type=one_of("huggingface", "gguf", "onnx"),
-        default="huggingface",
-        help="huggingface (default), gguf or onnx",
-    )
+    formats, said = one_of("huggingface", "gguf", "onnx"), "huggingface (default), gguf or onnx"
+    parser.add_argument("--format", type=formats, default="huggingface", help=said)
     add_weights(parser)
     add_json(parser)
 
@@ -56,23 +48,14 @@ def run(args: argparse.Namespace) -> int:
         about |= {"family": fit.family.name if fit.family else None, "why_not": fit.why_not}
         screen.print_json(about | {"notes": list(fit.notes), "files": files})
         return 0
-    for line in _said(args.format, args.out, fit):
+    if args.format == "onnx":
+        print(f"{out} takes any batch and length: onnxruntime.InferenceSession('{out}/model.onnx')")
+    elif fit.family is not None:
+        title, loader = fit.family.title, f"{fit.auto}.from_pretrained({args.out!r})"
+        print(f"{out} is a {title}" + (" for llama.cpp, in float32" if args.format == "gguf" else f": {loader}"))
+    else:
+        print(f"No class of transformers has this layout: {fit.why_not}.")
+        print(f"modeling_qkv.py is next to the weights; {fit.auto} loads it with trust_remote_code=True.")
+    for line in fit.notes if args.format == "gguf" else ["Files: " + ", ".join(files)]:
         print(line)
-    if args.format != "gguf":
-        print("Files: " + ", ".join(files))
     return 0
-
-
-def _said(format: str, out: str, fit: "Fit") -> list[str]:
-    """What was written, and what opens it."""
-    if format == "onnx":
-        return [f"{out} holds model.onnx, for any batch and length: onnxruntime.InferenceSession('{out}/model.onnx')"]
-    title = fit.family.title if fit.family else ""
-    if format == "gguf":
-        return [f"{out} is a {title} for llama.cpp, in float32", *fit.notes]
-    if title:
-        return [f"{out} is a {title}: {fit.auto}.from_pretrained({out!r})"]
-    return [
-        f"No class of transformers has this layout: {fit.why_not}.",
-        f"modeling_qkv.py is next to the weights; {fit.auto} loads it with trust_remote_code=True.",
-    ]

@@ -33,13 +33,7 @@ _WORDS = {
 
 
 def model_card(
-    name: str,
-    config: ModelConfig,
-    fit: Fit | None,
-    manifest: JsonMapping,
-    summary: JsonMapping,
-    *,
-    weights: str,
+    name: str, config: ModelConfig, fit: Fit | None, manifest: JsonMapping, summary: JsonMapping, *, weights: str
 ) -> str:
     """The card of a run: what it is, how to load it, what it was trained on, how good it is and beside what.
 
@@ -105,11 +99,8 @@ def _loading(config: ModelConfig, fit: Fit) -> list[str]:
 
 
 def _loading_onnx(config: ModelConfig) -> list[str]:
-    if config.patches is not None:
-        given = '{"pixels": pixels}  # float32 [batch, channels, height, width] in 0..1'
-    else:
-        given = "{name: array, ...}  # int64 [batch, position]; attention_mask is 1 for real tokens"
-    classes = f"The classes are, in order: {', '.join(config.classes)}."
+    texts = "{name: array, ...}  # int64 [batch, position]; attention_mask is 1 for real tokens"
+    pixels = '{"pixels": pixels}  # float32 [batch, channels, height, width] in 0..1'
     return [
         "## Loading it",
         "",
@@ -117,10 +108,10 @@ def _loading_onnx(config: ModelConfig) -> list[str]:
         "import onnxruntime",
         "",
         'session = onnxruntime.InferenceSession("FOLDER/model.onnx")',
-        f"given = {given}",
+        f"given = {texts if config.patches is None else pixels}",
         'logits = session.run(["logits"], given)[0]',
         "```",
-        *(["", classes] if config.classes else []),
+        *(["", f"The classes are, in order: {', '.join(config.classes)}."] if config.classes else []),
     ]
 
 

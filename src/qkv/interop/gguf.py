@@ -57,13 +57,9 @@ ARCHITECTURES: Mapping[str, _Architecture] = {
 }
 """Family of transformers -> the architecture of llama.cpp that computes the same."""
 
-_DIGITS = r"\p{N}"
-_CONTRACTED = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_WORDS, _DIGITS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|", r"\p{N}"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-PRE_TOKENIZERS = {
-    _CONTRACTED + _DIGITS + "{1,3}" + _REST: "llama-bpe",
-    _CONTRACTED + _DIGITS + _REST: "qwen2",
-}
+PRE_TOKENIZERS = {_WORDS + _DIGITS + "{1,3}" + _REST: "llama-bpe", _WORDS + _DIGITS + _REST: "qwen2"}
 """Pattern of a Split before byte-level BPE -> llama.cpp's name for it; without one, ByteLevel's own is "gpt-2"."""
 
 
@@ -165,12 +161,10 @@ def _as_stored(family: Family, architecture: _Architecture) -> Family:
             turned = "attn_q.", "attn_k."
             heads = [replace(one, form=form) if any(name in one.stored for name in turned) else one for one in heads]
         if architecture.joined:
-            kinds = ("weight", "W"), ("bias", "b")
-            beside = [
-                row(f"{block}attn_qkv.{what}", *(f"L{{L}}.{kind}_{one}" for one in "QKV"), form=STACKED)
-                for what, kind in kinds
-            ]
-            heads = beside + heads[6:]
+            for what, kind in (("weight", "W"), ("bias", "b")):
+                parts = (f"L{{L}}.{kind}_{one}" for one in "QKV")
+                heads = [row(f"{block}attn_qkv.{what}", *parts, form=STACKED), *heads]
+            heads = heads[:2] + heads[8:]
         return [
             row("token_embd.weight", "W_E"),
             row("position_embd.weight", "W_pos"),

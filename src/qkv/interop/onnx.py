@@ -50,13 +50,7 @@ def input_names(config: ModelConfig) -> tuple[str, ...]:
 
 
 def write_onnx(
-    model: Model,
-    config: ModelConfig,
-    tokenizer: Tokenizer | None,
-    out: Path,
-    *,
-    card: str,
-    chat: JsonMapping | None = None,
+    model: Model, config: ModelConfig, tokenizer: Tokenizer | None, out: Path, *, card: str, chat: JsonMapping
 ) -> None:
     """Write a model as a folder with model.onnx, the files of its tokenizer and `card` as README.md.
 
@@ -91,7 +85,7 @@ def write_onnx(
     n_bytes = sum(parameter.nbytes for parameter in model.parameters())
     with staged(out) as folder:
         graph.save(str(folder / ONNX_FILE), external_data=n_bytes > _LARGEST)
-        for name, data in tokenizer_files(tokenizer, config, chat or {}).items() if tokenizer is not None else ():
+        for name, data in tokenizer_files(tokenizer, config, chat).items() if tokenizer is not None else ():
             write_atomically(folder / name, data)
         write_atomically(folder / "README.md", card.encode())
 
