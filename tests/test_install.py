@@ -52,7 +52,9 @@ def test_every_message_that_asks_for_an_extra_takes_its_command_from_one_place()
         for path in (ROOT / "src").rglob("*.py")
         for extra in re.findall(r"""\binstall\(['"](\w+)['"]\)""", path.read_text("utf-8"))
     }
-    assert asked == {"cluster", "hub", "image", "static", "study", "table", "translate"} and asked <= set(EXTRAS)
+    assert asked == {"cluster", "exits", "hub", "image", "static", "study", "table", "translate"} and asked <= set(
+        EXTRAS
+    )
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

@@ -1,5 +1,7 @@
 """C++ of ours is compiled where that can be done, once; elsewhere there is a reason and nothing else changes."""
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkv import native
+from qkv.native.levels import LEVELS, options
 
 
 @pytest.fixture
@@ -230,6 +233,68 @@ def test_a_lock_that_a_killed_process_left_holds_nobody_up(fresh, tiny):
     made.unlink()
     made.with_suffix(".lock").touch()
     assert native.load("seven") is not None and asked(tiny) == 2
+
+
+@pytest.fixture
+def shipped(fresh: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The libraries of a wheel: seven.cpp for two instruction sets, and `passes`, a copy of it under another name."""
+    libraries = tmp_path / "libraries"
+    assert native.load("seven") is not None
+    (made,) = fresh.glob("seven-*.so")
+    hashes = {}
+    for level in ("x86-64-v2", "x86-64-v4"):
+        (libraries / level).mkdir(parents=True)
+        for name in ("seven", "passes"):
+            (libraries / level / f"{name}.so").write_bytes(made.read_bytes())
+            hashes[f"{level}/{name}.so"] = hashlib.sha256(made.read_bytes()).hexdigest()
+    (libraries / "build.json").write_text(json.dumps({"compiler": "c++ 1", "sha256": hashes}))
+    monkeypatch.setattr(native, "_SHIPPED", libraries)
+    monkeypatch.setattr(native, "build", native.build.__wrapped__)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.delenv("CXX")
+    return libraries
+
+
+def processor(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    monkeypatch.setattr(native, "_processor", lambda: f"model name : any\nflags : {LEVELS[level][1]}")
+
+
+@needs_a_compiler
+@pytest.mark.parametrize(
+    ("has", "used"),
+    [("x86-64-v2", "x86-64-v2"), ("x86-64-v3", "x86-64-v2"), ("x86-64-v4-amx", "x86-64-v4")],
+)
+def test_the_library_of_a_wheel_that_fits_the_processor_is_loaded_without_a_compiler(shipped, monkeypatch, has, used):
+    processor(monkeypatch, has)
+    library = native.load("seven")
+    assert library is not None and library.seven() == 7 and library._name == str(shipped / used / "seven.so")
+    assert native.build() == {"compiler": "c++ 1", "options": options(used)}
+    assert f"-march={used}" in options(used) and "-march=native" not in options(used)
+
+
+@needs_a_compiler
+def test_what_was_measured_belongs_to_the_library_of_the_wheel_and_the_processor(shipped, monkeypatch):
+    measure = measured(1, 2, 3)
+    processor(monkeypatch, "x86-64-v2")
+    assert [native.remembered("numbers", ("seven",), measure) for _ in range(2)] == [{"number": 1}] * 2
+    processor(monkeypatch, "x86-64-v4")
+    assert native.remembered("numbers", ("seven",), measure) == {"number": 2}
+
+
+@needs_a_compiler
+def test_a_damaged_library_of_a_wheel_is_not_loaded_and_that_is_said(shipped, monkeypatch):
+    processor(monkeypatch, "x86-64-v2")
+    (shipped / "x86-64-v2" / "seven.so").write_bytes(b"cut off")
+    assert native.load("seven") is None and "is damaged; install qkv again" in native.why_not("seven")
+
+
+@needs_a_compiler
+def test_a_processor_that_no_library_of_the_wheel_fits_gets_one_compiled_here(shipped, fresh, tiny, monkeypatch):
+    monkeypatch.setattr(native, "_processor", lambda: "flags : fpu")
+    assert native.load("seven") is None and "no C++ compiler" in native.why_not("seven")
+    monkeypatch.setenv("CXX", str(tiny.with_name("c++")))
+    monkeypatch.setenv("PATH", os.defpath)
+    assert native.load("seven") is not None and len(list(fresh.glob("seven-*.so"))) == 2
 
 
 def measured(*numbers: int):

@@ -3,6 +3,8 @@
 import importlib.metadata
 import json
 import os
+import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +37,41 @@ def built(tmp_path_factory):
     done = subprocess.run(command, env=ALONE, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
+
+
+LINUX = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="libraries are made for Linux on x86-64"
+)
+
+
+@LINUX
+def test_the_wheel_holds_native_code_that_trains_without_a_compiler_as_compiled_here_does(built, tmp_path, small_text):
+    if not shutil.which("g++"):
+        pytest.skip("there is no C++ compiler to build the wheel with")
+    (wheel,) = built.glob("*.whl")
+    assert "-py3-none-manylinux_2_" in wheel.name and wheel.name.endswith("_x86_64.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "wheel")
+    libraries = tmp_path / "wheel" / "qkv" / "native" / "libraries"
+    assert {path.parent.name for path in libraries.rglob("passes.so")} >= {"x86-64-v2", "x86-64-v3"}
+    (tmp_path / "empty").mkdir()
+    found = {}
+    for where, path in (("wheel", tmp_path / "empty"), ("here", os.environ["PATH"])):
+        code = tmp_path / "wheel" if where == "wheel" else ROOT / "src"
+        cache, run = tmp_path / f"cache-{where}", tmp_path / where
+        environment = os.environ | {"PYTHONPATH": str(code), "PATH": str(path), "XDG_CACHE_HOME": str(cache)}
+        words = [sys.executable, "-m", "qkv", "train", small_text, "--steps", "2", "--vocab", "300", "--no-report"]
+        words += ["--set", "d_model=32,n_layers=2,n_ctx=32,batch_size=8", "--seed", "1", "--threads", "1", "--json"]
+        words += ["--watch", "off", "--out", run]
+        done = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        manifest = json.loads((run / "manifest.json").read_text())
+        assert manifest["native"] is True
+        found[where] = json.loads(done.stdout)["val_loss"], manifest["build"]["options"]
+        compiled = list(cache.glob("qkv/native/*.so"))
+        assert (compiled == []) == (where == "wheel")
+    assert any(option.startswith("-march=x86-64-v") for option in found["wheel"][1])
+    assert "-march=native" in found["here"][1]
+    assert found["wheel"][0] == pytest.approx(found["here"][0], rel=1e-5)
 
 
 def core():

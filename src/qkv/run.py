@@ -5,6 +5,7 @@
 
 import contextlib
 import dataclasses
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from qkv import recipe
 from qkv.config import from_dict
-from qkv.errors import ConfigError, DamagedFileError, RunFolderError, UserError, several
+from qkv.errors import ConfigError, DamagedFileError, MissingExtra, RunFolderError, UserError, several, unknown
 from qkv.folder.run_folder import RunFolder
 from qkv.folder.verified import Damage, check_weights, is_whole
 from qkv.inspection.one_text import OneText, float64_copy, one_text
@@ -30,6 +31,8 @@ from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.words import many
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from qkv.inspection.answers.ledger import Balance
     from qkv.inspection.attribution import Direct
     from qkv.inspection.contextual import Contextual
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
     from qkv.interop.exporting import Fit
     from qkv.tasks.task import Ranked
     from qkv.views.notebook import AttentionView
+
+FORMATS = ("huggingface", "gguf", "onnx")
+"""What a model can be exported as."""
 
 
 class Run:
@@ -430,29 +436,61 @@ class Run:
 
         return AttentionView(Viewer(self.path), text, at)
 
-    def export(self, out: str | Path) -> "Fit":
-        """Write it as a Hugging Face folder (config.json, safetensors, tokenizer, model card); returns the `Fit`.
+    def export(self, out: str | Path, format: str = "huggingface") -> "Fit":
+        """Write it for other programs: as a Hugging Face folder, a `gguf` file or a folder with `onnx`.
 
-        `fit.family` is the layout of transformers that loads it. If it is None, `fit.why_not` says why, and the folder
-        has a modeling file of ours.
+        A Hugging Face folder has config.json, safetensors, tokenizer and a model card. `fit.family` is the layout of
+        transformers that loads it. If it is None, `fit.why_not` says why, and the folder has a modeling file of ours.
+        `fit.notes` says what to know of a GGUF file, which llama.cpp reads.
 
-        Raises RunFolderError if `out` already exists, ConfigError for a kind of model that cannot be written.
+        Raises RunFolderError if `out` already exists, ConfigError for a kind of model that cannot be written or an
+        unknown format, MissingExtra where ONNX is not installed.
         """
+        if format not in FORMATS:
+            raise ConfigError(unknown("format", format, FORMATS))
         if self.config.watched == "names":
             raise ConfigError(f"{self.path} holds the matrices of a model of another program, and not its layout")
         from qkv.interop.card import model_card
-        from qkv.interop.exporting import check_export, find_family, write_checkpoint
+        from qkv.interop.exporting import Fit, check_export, find_family, write_checkpoint
+        from qkv.interop.gguf import check_file, write_gguf
+        from qkv.interop.onnx import write_onnx
 
-        check_export(Path(out))
+        (check_file if format == "gguf" else check_export)(out := Path(out))
         manifest = self.folder.read_manifest() if self.folder.is_finished else {}
-        told = recipe.origin_of(manifest)
+        told, name = recipe.origin_of(manifest), self.path.resolve().name
         config, summary = self.config.model.resolved(), dict(self.summary)
+        if format == "gguf":
+            return write_gguf(config, self._stored_state(), self.tokenizer, out, name=name, **told)
         summary.setdefault("parameters", sum(p.numel() for p in self.model.parameters()))
-        fit = find_family(config, told["wanted"])
-        card = model_card(self.path.resolve().name, config, fit, manifest, summary, weights=self.weights)
+        fit = find_family(config, told["wanted"]) if format == "huggingface" else None
+        card = model_card(name, config, fit, manifest, summary, weights=self.weights)
+        if fit is None:
+            write_onnx(self.model, config, self.tokenizer, out, card=card, chat=told["chat"])
+            return Fit(None, "")
+        return write_checkpoint(config, self._stored_state(), self.tokenizer, out, card=card, **told)
+
+    def _stored_state(self) -> dict[str, Tensor]:
+        """The values of every address, shared ones under each of their names."""
         state = (entries := Catalogue(self.model)).state()
         shared = {name: state[first] for name, first in entries.aliases.items() if not entries.entry(name).transposed}
-        return write_checkpoint(config, state | shared, self.tokenizer, Path(out), card=card, **told)
+        return state | shared
+
+    def to_transformers(self) -> "PreTrainedModel":
+        """The model as a class of transformers, whose modules PEFT and torchao know (`nn.Linear`, GPT-2's `Conv1D`).
+
+        A layout that transformers has no class for is loaded by the modeling file of ours, whose weights are plain
+        parameters. Changes to it do not come back to this run.
+
+        Raises MissingExtra where transformers is not installed, ConfigError as `export` does.
+        """
+        try:
+            import transformers
+        except ImportError:
+            raise MissingExtra("to_transformers needs another library; type: pip install transformers") from None
+        with tempfile.TemporaryDirectory() as folder:
+            fit = self.export(Path(folder) / "model")
+            loader = getattr(transformers, fit.auto)
+            return loader.from_pretrained(Path(folder) / "model", trust_remote_code=fit.family is None).eval()
 
     def report(self, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
         """Write the self-contained HTML report; returns its path."""

@@ -36,6 +36,7 @@ EXTRAS = {
     "table": (("pandas", "pyarrow"), "have a run's numbers as a table or a Parquet file"),
     "hub": (("datasets", "huggingface_hub"), "read texts and models named hf:NAME"),
     "cluster": (("ray",), "run studies on the machines of a Ray cluster"),
+    "exits": (("onnx", "onnxscript", "onnxruntime"), "export models as ONNX and run them"),
     "notebook": (("anywidget",), "see the views live in a notebook"),
     "docs": (("zensical", "latex2mathml"), "build the documentation site"),
     "dev": (("pytest", "transformers", "playwright"), "run the tests"),

@@ -33,21 +33,33 @@ _WORDS = {
 
 
 def model_card(
-    name: str, config: ModelConfig, fit: Fit, manifest: JsonMapping, summary: JsonMapping, *, weights: str
+    name: str, config: ModelConfig, fit: Fit | None, manifest: JsonMapping, summary: JsonMapping, *, weights: str
 ) -> str:
-    """The card of a run: what it is, how to load it, what it was trained on, how good it is and beside what."""
+    """The card of a run: what it is, how to load it, what it was trained on, how good it is and beside what.
+
+    `fit` is the class of transformers that it is written for; None for ONNX.
+    """
     sizes, words = config.sizes, _WORDS[config.kind]
-    lines = ["---", "library_name: transformers", f"pipeline_tag: {words.pipeline}", "tags:", "- qkv", "---", ""]
+    lines = [
+        "---",
+        f"library_name: {'transformers' if fit else 'onnx'}",
+        f"pipeline_tag: {words.pipeline}",
+        "tags:",
+        "- qkv",
+        "---",
+        "",
+    ]
     lines += [f"# {name}", ""]
-    title = fit.family.title if fit.family else "its own"
+    title = fit.family.title if fit and fit.family else "its own"
     lines += [
         f"A model that {words.what}: {summary.get('parameters', 0):,} parameters, {many(sizes.n_layers, 'layer')},"
         f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}"
         + (f" ({sizes.n_kv_heads} of keys and values)" if sizes.n_kv_heads != sizes.n_heads else "")
-        + f", {what_it_reads(config)}. Its layout is {title}."
+        + f", {what_it_reads(config)}."
+        + (f" Its layout is {title}." if fit else "")
         + f" Made with qkv {manifest.get('versions', {}).get('qkv', '')}, {weights} weights.",
         "",
-        *_loading(config, fit),
+        *(_loading(config, fit) if fit else _loading_onnx(config)),
         "",
         *_training(manifest, summary, weights),
         *_figures(summary, weights, words.unit),
@@ -83,6 +95,23 @@ def _loading(config: ModelConfig, fit: Fit) -> list[str]:
         f'model = {fit.auto}.from_pretrained("FOLDER"{more})',
         f'{reader[1]} = {reader[0]}.from_pretrained("FOLDER"{more})',
         "```",
+    ]
+
+
+def _loading_onnx(config: ModelConfig) -> list[str]:
+    texts = "{name: array, ...}  # int64 [batch, position]; attention_mask is 1 for real tokens"
+    pixels = '{"pixels": pixels}  # float32 [batch, channels, height, width] in 0..1'
+    return [
+        "## Loading it",
+        "",
+        "```python",
+        "import onnxruntime",
+        "",
+        'session = onnxruntime.InferenceSession("FOLDER/model.onnx")',
+        f"given = {texts if config.patches is None else pixels}",
+        'logits = session.run(["logits"], given)[0]',
+        "```",
+        *(["", f"The classes are, in order: {', '.join(config.classes)}."] if config.classes else []),
     ]
 
 

@@ -44,6 +44,8 @@ class Fit:
     """The class of transformers that loads it."""
     why_not: str = ""
     """What stands in the way of the nearest family, where there is none."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the user about a file in another program's format, without a full stop."""
 
 
 def find_family(config: ModelConfig, wanted: str = "") -> Fit:
@@ -127,9 +129,9 @@ def write_checkpoint(
     """
     fit = find_family(config, wanted)
     if fit.family is not None:
-        settings, tensors = _config_json(fit.family, config), _tensors(fit.family, config, state)
+        settings, tensors = _config_json(fit.family, config), stored_tensors(fit.family, config, state)
     else:
-        settings, tensors = own_settings(config), _tensors(own_family(config.kind), config, state)
+        settings, tensors = own_settings(config), stored_tensors(own_family(config.kind), config, state)
     ids = token_ids(tokenizer, config) | dict(marks or {})
     settings |= {key: value for key, value in ids.items() if key not in settings}
     check_export(out)
@@ -146,7 +148,7 @@ def write_checkpoint(
     return fit
 
 
-def _tensors(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def stored_tensors(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Stored name -> values, in the order of the map; a tied table is written once."""
     return {
         item.row.stored: item.row.form.join([state[address] for address in item.addresses]).contiguous()

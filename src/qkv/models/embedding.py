@@ -119,7 +119,7 @@ class PatchEmbedding(nn.Module):
         assert positions is None and offset == 0 and types is None, "an image is read whole"
         x = F.linear(self.cut(pixels), self.W_E.t(), self.b_E)
         if self.W_token is not None:
-            x = torch.cat((self.W_token.to(x.dtype).expand(len(x), 1, -1), x), dim=1)
+            x = torch.cat((self.W_token.to(x.dtype).expand(x.shape[0], 1, -1), x), dim=1)
         table = self.W_pos
         if self.sines is not None:
             (table,) = self.sines.tables(self.n_ctx, x.dtype, x.device)

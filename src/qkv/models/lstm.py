@@ -112,13 +112,13 @@ class LSTM(_Mixer):
         n, wide = x.shape[1], torch.float64 if x.dtype == torch.float64 else torch.float32
         inputs = F.linear(x.transpose(0, 1).contiguous(), w_ih.t(), bias).to(wide)
         if state is None:
-            zero = inputs.new_zeros(len(x), self.width)
+            zero = inputs.new_zeros(x.shape[0], self.width)
             state = zero, zero
         real = None if keys is None else keys[:, -n:].t()[..., None]
         carried = None
         if documents is not None:
             same = documents[:, 1:] == documents[:, :-1]
-            first = same.new_ones(len(x), int(documents.shape[1] == n))
+            first = same.new_ones(x.shape[0], int(documents.shape[1] == n))
             carried = torch.cat((first, same), dim=1)[:, -n:].t()[..., None].to(wide)
         run = _Recurrence.apply if autograd.serves(x) and not plain else _formula
         out, cells = run(inputs, w_hh.to(wide), *state, carried, real)

@@ -55,6 +55,6 @@ def visible(
     if keys is not None:
         seen = seen & keys[:, None, :]
     if keys is not None or query_documents is not None:
-        seen = torch.where(seen.any(dim=-1, keepdim=True), seen, order)
+        seen = seen | (order & ~seen.any(dim=-1, keepdim=True))
     bias = torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, -math.inf)
     return Visible(False, bias[:, None], keys, documents)

@@ -23,12 +23,13 @@ class _Tables:
 
     def tables(self, n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
         """The tables for positions 0..n-1."""
-        key = (dtype, device)
+        pairs, key = torch.complex128 if dtype == torch.float64 else torch.complex64, (dtype, device)
+        if torch.compiler.is_exporting():  # n may be a symbol: the graph computes its own tables, and none are kept
+            return tuple(t if t.is_complex() else t.to(dtype).to(device) for t in self._make(n))
         kept = self._kept.get(key)
         if kept is None or len(kept[0]) < n:
             n_made = n if kept is None else max(n, 2 * len(kept[0]))  # a text that grows by tokens is not made for each
             with torch.inference_mode(False), torch.no_grad():  # a tensor of inference mode could not serve training
-                pairs = torch.complex128 if dtype == torch.float64 else torch.complex64
                 made = self._make(n_made)
                 kept = self._kept[key] = tuple(t.to(pairs if t.is_complex() else dtype).to(device) for t in made)
         return kept if len(kept[0]) == n else tuple(table[:n] for table in kept)

@@ -416,8 +416,8 @@ class _PooledModel(_Answering):
 
     def answer(self, h: Hidden, mask: Mask | None) -> Float[Tensor, "batch n_classes"]:
         """Logits of the mean over real positions."""
-        rows = torch.arange(len(h), device=h.device)[:, None].expand(h.shape[:2])
-        return self.head(pool(h, rows if mask is None else torch.where(mask, rows, -1), len(h)))
+        rows = torch.arange(h.shape[0], device=h.device)[:, None].expand(h.shape[:2])
+        return self.head(pool(h, rows if mask is None else torch.where(mask, rows, -1), h.shape[0]))
 
 
 class Classifier(_PooledModel):

@@ -1,9 +1,11 @@
-"""C++ of ours, compiled on the machine it runs on, once, and kept: where a C++ compiler is, and nothing is asked of it.
+"""C++ of ours: compiled in the wheel, or on the machine it runs on, once, where a C++ compiler is.
 
-A source is compiled for this processor into the cache folder, under a name made of the source, the processor, the
-compiler and torch's build, so that none of them can change unnoticed. It uses the threads of torch (the OpenMP library
-that torch itself loads). A damaged file is deleted and compiled again. Where there is no compiler, or what it
-makes does not load, `load` says so and torch's operators do the work, more slowly: nothing needs this room.
+A wheel for Linux on x86-64 holds the libraries for several instruction sets (`levels`); the widest that the processor
+has is loaded, so nothing is compiled and the bits belong to the wheel. In a source tree, or where a wheel has none for
+the processor, a source is compiled for this processor into the cache folder, under a name made of the source, the
+processor, the compiler and torch's build, so that none of them can change unnoticed. It uses the threads of torch (the
+OpenMP library that torch itself loads). A damaged file is deleted and compiled again. Where there is no compiler, or
+what it makes does not load, `load` says so and torch's operators do the work, more slowly: nothing needs this room.
 
 Measurements of compiled code are stored next to it (`remembered`).
 """
@@ -25,20 +27,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from qkv.jsontypes import JsonObject
+from qkv.native.levels import FLAGS, LEVELS, WIDE, options
 
 __all__ = ["OFF", "build", "compiler", "folder", "load", "openmp", "remembered", "why_not"]
 
 OFF = "QKV_NATIVE"
 """An environment variable: 0 means that nothing is compiled or loaded."""
 
-FLAGS = (
-    *("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
-    *("-fopenmp", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-Wno-psabi"),
-)
-"""No flag that lets a compiler assume away NaN, reorder a sum unasked, or set the processor's mode."""
-
-_WIDE = ("-mprefer-vector-width=512",)
-"""Where the processor has vectors of 512 bits."""
+_SHIPPED = Path(__file__).with_name("libraries")
+"""Where a wheel has its libraries, a folder for each instruction set; a source tree has none."""
 
 _PATIENCE = 300
 """Seconds after which a compiler counts as none."""
@@ -72,7 +69,11 @@ def compiler() -> str | None:
 def build() -> JsonObject | None:
     """The compiler that native passes are made by, as it names itself, and its options; None where there is none."""
     program = compiler()
-    if os.environ.get(OFF, "") == "0" or program is None:
+    if os.environ.get(OFF, "") == "0":
+        return None
+    if (shipped := _shipped("passes")) is not None:
+        return {"compiler": _made_by()["compiler"], "options": options(shipped.parent.name)}
+    if program is None:
         return None
     try:
         said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, errors="replace")
@@ -104,7 +105,7 @@ def remembered(name: str, of: Sequence[str], measure: Callable[[], JsonObject]) 
     would then disagree.
     """
     try:
-        keys = [place.name if isinstance(place, Path) else place for place in map(_place, of)]
+        keys = [_identity(place) for place in map(_place, of)]
         path = folder() / f"{name}-{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:16]}.json"
         if (found := _read(path)) is None:
             with _alone(path):
@@ -120,6 +121,8 @@ def _loaded(name: str) -> tuple[ctypes.CDLL | None, str]:
     path = _place(name)
     if isinstance(path, str):
         return None, path
+    if path.is_relative_to(_SHIPPED):
+        return _opened(path)
     try:
         if (library := _whole(path)) is None:
             with _alone(path):
@@ -141,16 +144,51 @@ def _place(name: str) -> Path | str:
         return f"{OFF} is 0"
     if not sys.platform.startswith("linux"):
         return f"it is made for Linux, and this is {sys.platform}"
-    program = compiler()
-    if program is None:
+    program, threads, shipped = compiler(), openmp(), _shipped(name)
+    if shipped is None and program is None:
         return "there is no C++ compiler here (g++, clang++)"
-    threads = openmp()
     if threads is None:
         return "torch's OpenMP library was not found"
+    if shipped is not None:
+        return shipped
+    assert program is not None
     try:
         return folder() / f"{name}-{_key(_source(name), program, threads)}.so"
     except RuntimeError:
         return "there is no home folder to keep it in; set XDG_CACHE_HOME to a folder"
+
+
+def _shipped(name: str) -> Path | None:
+    """The wheel's library for the widest instruction set that this processor has; None where there is none."""
+    units = set(_processor().split())
+    paths = (_SHIPPED / level / f"{name}.so" for level, (_, needs) in LEVELS.items() if set(needs.split()) <= units)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _opened(path: Path) -> tuple[ctypes.CDLL | None, str]:
+    """A library of the wheel, or why it does not load. It calls the OpenMP library that torch has loaded."""
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        if found != _made_by()["sha256"][path.relative_to(_SHIPPED).as_posix()]:
+            return None, f"{path} is damaged; install qkv again"
+        ctypes.CDLL(str(openmp()), mode=ctypes.RTLD_GLOBAL)
+        return ctypes.CDLL(str(path)), ""
+    except OSError as error:
+        return None, f"{path} cannot be loaded ({error}); install qkv again"
+
+
+def _made_by() -> JsonObject:
+    """What the build of the wheel says of its libraries: `compiler`, and the `sha256` of each file."""
+    return json.loads((_SHIPPED / "build.json").read_text(encoding="utf-8"))
+
+
+def _identity(place: Path | str) -> str:
+    """What tells one compiled source from another, on this processor and with this torch."""
+    if isinstance(place, str) or not place.is_relative_to(_SHIPPED):
+        return place if isinstance(place, str) else place.name
+    import torch
+
+    return " ".join((hashlib.sha256(place.read_bytes()).hexdigest(), torch.__version__, _processor()))
 
 
 def _source(name: str) -> Path:
@@ -295,7 +333,7 @@ def _compile(name: str, path: Path) -> None:
 
 
 def _wide() -> tuple[str, ...]:
-    return _WIDE if "avx512f" in _processor() else ()
+    return WIDE if "avx512f" in _processor() else ()
 
 
 def _key(source: Path, program: str, threads: Path) -> str:
