@@ -1,7 +1,9 @@
 """The sequential test behind `qkv trial`: its evidence against oracles, its error rates, and its ledger of tries."""
 
+import importlib.util
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,6 +81,31 @@ def test_it_keeps_and_discards_as_soon_as_it_may_and_not_before():
     assert decide([-0.1, 0.1] * 20, 0.01, alpha(1)) == "undecided"
     assert decide([-0.1, 0.1] * 20, 1.0, alpha(1)) == "discard"
     assert decide([-1e-7] * 30, 0.01, alpha(1)) == "discard", "rounding is no improvement"
+
+
+def campaign():
+    """The module tests/campaigns/gate.py."""
+    path = Path(__file__).parents[1] / "campaigns" / "gate.py"
+    spec = importlib.util.spec_from_file_location("gate_campaign", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_night_of_tries_keeps_noise_if_greedy_and_not_by_the_gate_which_finds_true_gains():
+    module = campaign()
+    law = module.LAWS["normal"]
+    none = module.nights(law, 1.0, 0.0, 1000, 1, ("greedy", "gate"))
+    assert none["greedy"]["kept_in_a_night"] > 40 and none["gate"]["nights_with_a_keep"] <= 0.2  # of 10 nights
+    for gain, least, most in ((2.0, 0.98, 20), (4.0, 1.0, 15)):
+        found = module.nights(law, 1.0, gain, 200, 1, ("gate",))["gate"]
+        assert found["kept"] >= least and found["seeds"] <= most
+
+
+def test_a_t_test_in_its_place_would_keep_differences_in_two_lumps():
+    module = campaign()
+    found = module.nights(module.LAWS["two lumps"], 0.07, 0.0, 400, 1, ("gate", "t-test"))
+    assert found["t-test"]["nights_with_a_keep"] >= 0.5 > found["gate"]["nights_with_a_keep"]
 
 
 def add_try(tries: Tries, differences: list[float], decision: str = "") -> None:

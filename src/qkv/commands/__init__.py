@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "plan": "memory and time of a training before it starts",
     "bench": "our benchmarks on this machine, side by side with the peers that are installed",
     "doctor": "versions, threads, precision, devices, and what is missing for what",
+    "schema": "the JSON Schema of what a command prints with --json",
     "completion": "a script that completes commands and options in bash, zsh or fish",
 }
 """Name of each command -> what it does, in a line; the order is that of `qkv --help`."""
