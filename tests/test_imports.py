@@ -41,9 +41,9 @@ def test_each_module_says_what_it_is_and_exports_what_it_has(name):
 
 
 def test_the_face_is_lazy_and_complete():
-    assert set(qkv.__all__) == {"Run", "attention", "load", "study", "train", "watch"} <= set(dir(qkv))
+    assert set(qkv.__all__) == {"Run", "attention", "load", "study", "train", "trial", "watch"} <= set(dir(qkv))
     assert qkv.train is sys.modules["qkv.api"].train
-    with pytest.raises(AttributeError, match="it offers Run, attention, load, study, train, watch"):
+    with pytest.raises(AttributeError, match="it offers Run, attention, load, study, train, trial, watch"):
         qkv.nonsense  # noqa: B018
 
 

@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qkv.api import Run, attention, load, study, train, watch
+    from qkv.api import Run, attention, load, study, train, trial, watch
 
-__all__ = ["Run", "attention", "load", "study", "train", "watch"]
+__all__ = ["Run", "attention", "load", "study", "train", "trial", "watch"]
 __version__ = "0.1.0"
 
 

@@ -48,6 +48,7 @@ __all__ = [
     "receipt",
     "study",
     "train",
+    "trial",
     "verify",
     "watch",
 ]
@@ -337,3 +338,26 @@ def study(
     )
     write_study_page(Path(verdict["run"]))
     return verdict
+
+
+def trial(
+    new: str | Path,
+    against: str | Path,
+    *,
+    max_seeds: int = 40,
+    gain: float = 0.01,
+    ledger: str | Path | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> JsonObject:
+    """Is the training in `new` better than the one in `against`? Returns what `qkv trial --json` prints.
+
+    Both are files in the format of a run's config.toml, with equal budgets. Pairs that share a seed are trained until
+    `new` is shown to be better, or not better by `gain`, at most `max_seeds` of them. `ledger` keeps the tries and
+    bounds the chance of a false keep over all of them (by default beside `against`). `say` is called with sentences.
+
+    Raises UserError if the two cannot be compared (then nothing is trained).
+    """
+    from qkv.studies.gate.trial import trial as judged
+
+    place = None if ledger is None else Path(ledger)
+    return judged(Path(new), Path(against), max_seeds=max_seeds, gain=gain, ledger=place, cache=cache_folder(), say=say)

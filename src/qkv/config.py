@@ -59,6 +59,10 @@ def from_dict(cls: type[T], data: Mapping[str, object], where: str = "") -> T:
         if name not in names:
             raise ConfigError(unknown("setting", f"{where}{name}", [f"{where}{n}" for n in names]))
     values = {name: _convert(data[name], hints[name], f"{where}{name}") for name in names if name in data}
+    for field in dataclasses.fields(cls):
+        is_needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if is_needed and field.name not in values:
+            raise ConfigError(f"{where}{field.name} is missing")
     return cls(**values)
 
 

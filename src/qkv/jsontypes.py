@@ -17,11 +17,13 @@ class WhereThere(dict[str, object]):
 
 def is_like(value: object, form: object) -> bool:
     """Whether a value of JSON has a form: a type (`float` takes whole numbers too, and no number may be infinite), a
-    tuple of forms that it may have, a list of one form, an object with these names, with any names (`str`), or
-    `WhereThere`.
+    tuple of forms that it may have, a frozenset of strings that it may be, a list of one form, an object with these
+    names, with any names (`str`), or `WhereThere`.
     """
     if isinstance(form, tuple):
         return any(is_like(value, one) for one in form)
+    if isinstance(form, frozenset):
+        return isinstance(value, str) and value in form
     if isinstance(form, list):
         return isinstance(value, list) and all(is_like(item, form[0]) for item in value)
     if isinstance(form, dict):

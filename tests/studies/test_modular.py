@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from qkv.studies.engine.design import Text
-from qkv.studies.question import Ask
-from qkv.studies.questions import find
 from qkv.studies.synthetic.streams import corpus
 from qkv.studies.synthetic.tasks import Modular
 
@@ -36,19 +34,3 @@ def test_batches_are_pure_functions_of_seed_and_number():
     one, part = (task.train_batch(made, None, 3, 0, np.arange(n, 64)) for n in (0, 40))
     assert (one.inputs[40:] == part.inputs).all() and (one.targets[40:] == part.targets).all()
     assert not (task.train_batch(made, None, 4, 0, np.arange(64)).inputs == one.inputs).all()
-
-
-def test_two_studies_ask_the_same_trainings_of_addition():
-    """So that whichever comes second takes them over from the folder of the first."""
-    ask = Ask(named=("text", "0" * 64))
-    keys = {
-        study: {
-            design.trial(arm, 1, 0, source="", report=True).key
-            for design in [find(study).design(ask)]
-            for arm in design.arms
-            if arm.task == "modular"
-        }
-        for study in ("only-embeddings", "known-results")
-    }
-    assert len(keys["only-embeddings"]) == 2
-    assert keys["only-embeddings"] == keys["known-results"]

@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "runs": "list the runs in a folder: settings that differ, loss, steps",
     "compare": "what differs between two runs, matrix by matrix",
     "study": "answer a question by experiment, with statistics",
+    "trial": "keep, discard or undecided: is one training better than another, by a test with an error rate",
     "verify": "check a run folder: hashes, continuity, and its training made again bit for bit",
     "report": "write the self-contained HTML report of a run",
     "import": "read a Hugging Face folder into a run folder",
@@ -24,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "plan": "memory and time of a training before it starts",
     "bench": "our benchmarks on this machine, side by side with the peers that are installed",
     "doctor": "versions, threads, precision, devices, and what is missing for what",
+    "schema": "the JSON Schema of what a command prints with --json",
     "completion": "a script that completes commands and options in bash, zsh or fish",
 }
 """Name of each command -> what it does, in a line; the order is that of `qkv --help`."""

@@ -422,7 +422,7 @@ class _Session:
                     store.set_fact("loss_less_ngram", _less_ngram(parts, folder, found))
                     if found.note:
                         listening.say(found.note)
-                bits = _bits_per_byte(parts, outcome)
+                bits = bits_per_byte(parts, outcome.best_loss)
         self._seal(outcome, found, judged, bits, null)
 
     def _seal(
@@ -558,12 +558,12 @@ def _best_weights(parts: Parts, folder: RunFolder) -> Iterator[None]:
     parts.catalogue.load_state(last)
 
 
-def _bits_per_byte(parts: Parts, outcome: Outcome) -> float | None:
-    """Of the best validation loss, over the whole split."""
-    if outcome.best_loss != outcome.best_loss or parts.task.bits_per_byte(parts.corpus, 1.0) is None:
+def bits_per_byte(parts: Parts, loss: float) -> float | None:
+    """Of a loss over the whole validation split, in nats per target; None where it is NaN, or has no such value."""
+    if loss != loss or parts.task.bits_per_byte(parts.corpus, 1.0) is None:
         return None
     n_targets = sum(batch.n_targets for batch in parts.task.val_batches(parts.corpus, parts.config.model.sizes, 64))
-    return parts.task.bits_per_byte(parts.corpus, outcome.best_loss * n_targets)
+    return parts.task.bits_per_byte(parts.corpus, loss * n_targets)
 
 
 def too_many_threads(machine: Machine) -> str:
