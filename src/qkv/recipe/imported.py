@@ -64,7 +64,7 @@ def import_run(imported: Imported, out: Path) -> Path:
 
 
 def run_config(imported: Imported, source: str, *, history: str = "", text: str = "") -> RunConfig:
-    """What config.toml says of a model that was read from `source`; of a history also what is kept of it, and a text."""
+    """What config.toml says of a model read from `source`; of a history also what is kept of it, and a text."""
     n_parameters = sum(values.numel() for values in imported.state.values())
     preset = PRESETS[imported.family.preset]
     return RunConfig(

@@ -25,8 +25,11 @@ from qkv.words import listed, many
 
 SHORTER = 0.08
 """Share of the path around two steps that has to be saved before they count as swapped. A random walk saves 0.22."""
-SHORTER_AT_END = 0.25
-"""The same where the first or the last step is among them: an average of noisy steps saves 0.17 there."""
+SHORTER_AT_END = 0.25, 0.4
+"""The same where the first or the last step is swapped, or moved elsewhere: noise that a falling rate averages out
+saves 0.17 and 0.29 there."""
+STRANGE = 1.5
+"""How many times as far as the steps around it are apart a step has to be from every other to be another model's."""
 FASTER = 30
 """How many times as fast as before and after weights move in a jump, per step; and ..."""
 FARTHER = 3
@@ -72,8 +75,12 @@ def found_in(steps: Sequence[int], sketches: Mapping[str, np.ndarray]) -> list[O
         found.append(_equal([steps[i] for i in group], None if owner is None else steps[owner]))
     found += _partly_equal(steps, sketches, groups)
     path.sort()
+    strange = _strangers(path, far)
+    words = "the weights of step {} are far from those of every other step, as another model's are"
+    found += [Oddity(steps[i], words.format(steps[i])) for i in strange]
+    path = [i for i in path if i not in strange]
     moved, path = _moves(path, far)
-    found += [_out_of_order(move, path, steps, far) for move in moved]
+    found += [_out_of_order(move, path, steps) for move in moved]
     found += _jumps(path, steps, far) if not moved else []
     return sorted(found, key=lambda one: one.step) + _missing(steps)
 
@@ -133,13 +140,30 @@ def _partly_equal(
 # their order
 
 
+def _strangers(path: Sequence[int], far: np.ndarray) -> list[int]:
+    """Those of a path that are far from all others, compared with how far the steps around them, and around the nearest
+    one, are apart; the first and the last cannot be judged."""
+    found = []
+    for place, one in list(enumerate(path))[1:-1]:
+        rest = path[:place] + path[place + 1 :]
+        nearest = int(np.argmin(far[one, rest]))
+        near = [rest[max(0, at - 2) : at + 2] for at in (place, nearest)]
+        around = [float(far[a, b]) for steps in near for a, b in zip(steps, steps[1:], strict=False)]
+        if far[one, rest[nearest]] > STRANGE * max(around):
+            found.append(one)
+    return found
+
+
 @dataclass(frozen=True)
 class _Move:
-    """Indices of two steps to swap, or (`other` is -1) of one to move elsewhere; what share of the path that saves."""
+    """Indices of two steps to swap, or (`other` is -1) of one to move elsewhere."""
 
     index: int
     other: int
-    saves: float
+    share: float
+    """How much of the path around them that saves."""
+    length: float
+    """The same as a distance; 0 where the share is not telling."""
 
 
 def _moves(path: list[int], far: np.ndarray) -> tuple[list[_Move], list[int]]:
@@ -148,8 +172,8 @@ def _moves(path: list[int], far: np.ndarray) -> tuple[list[_Move], list[int]]:
     while len(path) > 3 and len(moves) < len(far):
         candidates = [_swapped(path, a, b, far) for a, b in combinations(range(len(path)), 2)]
         candidates += [_relocated(path, a, far) for a in range(len(path))]
-        move, new = max(candidates, key=lambda one: (one[0].saves, one[0].other))
-        if move.saves <= 0 or any({move.index, move.other} == {m.index, m.other} for m in moves):
+        move, new = max(candidates, key=lambda one: one[0].length)
+        if move.length <= 0 or any({move.index, move.other} == {m.index, m.other} for m in moves):
             break
         moves, path = [*moves, move], new
     return moves, path
@@ -161,8 +185,8 @@ def _swapped(path: list[int], a: int, b: int, far: np.ndarray) -> tuple[_Move, l
     new[a], new[b] = new[b], new[a]
     legs = sorted({leg for place in (a, b) for leg in (place - 1, place) if 0 <= leg < len(path) - 1})
     before, after = (sum(float(far[way[leg], way[leg + 1]]) for leg in legs) for way in (path, new))
-    at_end = a == 0 or b == len(path) - 1
-    return _Move(path[a], path[b], _saved(before, after, at_end)), new
+    enough = SHORTER_AT_END[0] if a == 0 or b == len(path) - 1 else SHORTER
+    return _move(path[a], path[b], before, after, enough), new
 
 
 def _relocated(path: list[int], a: int, far: np.ndarray) -> tuple[_Move, list[int]]:
@@ -170,40 +194,34 @@ def _relocated(path: list[int], a: int, far: np.ndarray) -> tuple[_Move, list[in
     one, rest = path[a], path[:a] + path[a + 1 :]
     legs = far[rest[:-1], rest[1:]]
     costs = np.concatenate([far[one, rest[:1]], far[one, rest[:-1]] + far[one, rest[1:]] - legs, far[one, rest[-1:]]])
-    costs[a] = np.inf  # where it is
+    costs[max(a - 1, 0) : a + 2] = np.inf  # where it is; one place from there it is swapped
     place = int(np.argmin(costs))
     ends = [path[i] for i in (a - 1, a + 1) if 0 <= i < len(path)]
     before = sum(float(far[one, end]) for end in ends)
     after = float(costs[place]) + (float(far[ends[0], ends[1]]) if len(ends) == 2 else 0.0)
-    at_end = a in (0, len(path) - 1) or place in (0, len(rest))
-    return _Move(one, -1, _saved(before, after, at_end)), rest[:place] + [one] + rest[place:]
+    enough = SHORTER_AT_END[1] if a in (0, len(path) - 1) or place in (0, len(rest)) else SHORTER
+    return _move(one, -1, before, after, enough), rest[:place] + [one] + rest[place:]
 
 
-def _saved(before: float, after: float, at_end: bool) -> float:
-    """The share of a way that is saved; 0 where that is not telling."""
+def _move(index: int, other: int, before: float, after: float, enough: float) -> _Move:
+    """A move that makes a way of length `before` one of length `after`."""
     share = 1 - after / before if before else 0.0
-    return share if share > (SHORTER_AT_END if at_end else SHORTER) else 0.0
+    return _Move(index, other, share, before - after if share > enough else 0.0)
 
 
-def _out_of_order(move: _Move, path: Sequence[int], steps: Sequence[int], far: np.ndarray) -> Oddity:
+def _out_of_order(move: _Move, path: Sequence[int], steps: Sequence[int]) -> Oddity:
     """What a move says. `path` is the path after all of them."""
     if move.other >= 0:
         a, b = sorted((steps[move.index], steps[move.other]))
         words = (
-            f"steps {a} and {b} look swapped: the other way round, the weights move {move.saves:.0%} less around them"
+            f"steps {a} and {b} look swapped: the other way round, the weights move {move.share:.0%} less around them"
         )
         return Oddity(a, words)
-    step, place = steps[move.index], path.index(move.index)
-    around = [path[i] for i in (place - 1, place + 1) if 0 <= i < len(path)]
-    rest = [i for i in path if i != move.index]
-    if min(far[move.index, i] for i in rest) > 1.5 * far[rest[:-1], rest[1:]].max():
-        return Oddity(
-            step, f"the weights of step {step} are far from those of every other step, as another model's are"
-        )
-    fits = f"between steps {' and '.join(str(s) for s in sorted(steps[i] for i in around))}"
-    return Oddity(
-        step, f"the weights of step {step} fit in {fits if len(around) == 2 else f'at step {steps[around[0]]}'}"
-    )
+    step, rest = steps[move.index], [i for i in path if i != move.index]
+    place = path.index(move.index)
+    near = sorted(steps[i] for i in rest[max(0, place - 1) : place + 1])
+    fits = f"between steps {near[0]} and {near[1]}" if len(near) == 2 else f"next to step {near[0]}"
+    return Oddity(step, f"the weights of step {step} belong {fits}, judged by their distances")
 
 
 def _jumps(path: Sequence[int], steps: Sequence[int], far: np.ndarray) -> list[Oddity]:

@@ -63,6 +63,7 @@ def import_history(
         say(note)
     place = Path(os.path.realpath(out)).with_name(f".history-{out.name}")
     config = run_config(first, source if series.is_remote else str(Path(source).absolute()), history=keep, text=text)
+    above = [parent for parent in place.parents if not parent.exists()]
     try:
         with _begun(place, config, first) as folder:
             taking = _Taking(folder, out, series, config, first, cache)
@@ -79,6 +80,9 @@ def import_history(
     except QkvError as error:
         if not isinstance(error, StorageError) and not (series.is_remote and place.is_dir()):
             shutil.rmtree(place, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                for parent in above:  # nearest first; the first that is not empty ends it
+                    parent.rmdir()
         raise
     return out
 
