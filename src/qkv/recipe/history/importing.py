@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from qkv.config import dump_toml, to_dict
+from qkv.data.config import whole_source
 from qkv.errors import ConfigError, QkvError, RunFolderError, StorageError, UserError
 from qkv.folder.run_folder import RunFolder, link, sync_folder, write_atomically
 from qkv.folder.staging import take_name
-from qkv.inspection.answers.succession import oddities
+from qkv.inspection.answers.succession import in_short, oddities
 from qkv.instruments.measurements import Measurements
 from qkv.instruments.probe import Probe
 from qkv.instruments.registry import AT_REST
@@ -35,11 +36,11 @@ from qkv.recipe.reload_data import data_of
 from qkv.tasks import Data, find_task
 from qkv.telemetry import Store, Telemetry
 from qkv.training.checkpoint import keep_snapshot
+from qkv.training.memory import hand_back_freed_memory
 from qkv.training.tensorfile import streamed
 
 KEEPS = ("weights", "measures")
 """What is kept of each step: its weights too, or its measures alone."""
-_LOOKS = ("head_spectra", "matrix_spectra", "rows")
 
 
 def import_history(
@@ -55,6 +56,7 @@ def import_history(
         raise ConfigError(f"--keep is {keep!r}; expected {' or '.join(KEEPS)}")
     final = RunFolder(out)
     final.check_vacant()
+    hand_back_freed_memory()
     series = Series(source)
     first = read_checkpoint(series.folder(series.steps[0]))
     if text and first.tokenizer is None:
@@ -62,7 +64,9 @@ def import_history(
     for note in first.notes:
         say(note)
     place = Path(os.path.realpath(out)).with_name(f".history-{out.name}")
-    config = run_config(first, source if series.is_remote else str(Path(source).absolute()), history=keep, text=text)
+    config = run_config(
+        first, source if series.is_remote else str(Path(source).absolute()), history=keep, text=whole_source(text)
+    )
     above = [parent for parent in place.parents if not parent.exists()]
     try:
         with _begun(place, config, first) as folder:
@@ -75,10 +79,10 @@ def import_history(
         take_name(place, out)
         sync_folder(out.parent)
         with Telemetry(final.telemetry) as telemetry:
-            for oddity in oddities(telemetry)[1]:
-                say(oddity.sentence)
+            for sentence in in_short(oddities(telemetry)[1]):
+                say(sentence)
     except QkvError as error:
-        if not isinstance(error, StorageError) and not (series.is_remote and place.is_dir()):
+        if not isinstance(error, StorageError) and not series.is_remote and not RunFolder(place).in_use():
             shutil.rmtree(place, ignore_errors=True)
             with contextlib.suppress(OSError):
                 for parent in above:  # nearest first; the first that is not empty ends it
@@ -90,30 +94,29 @@ def import_history(
 @contextlib.contextmanager
 def _begun(place: Path, config: RunConfig, first: Imported) -> Iterator[RunFolder]:
     """The unfinished folder, held: that of an earlier process where it was making the same, else a new one."""
-    settings = dump_toml(to_dict(config))
-    folder = RunFolder(place)
-    if folder.in_use():
-        raise RunFolderError(f"another qkv is importing to this place ({place}); wait for it, or choose another --out")
-    if folder.config.is_file() and folder.config.read_text(encoding="utf-8") == settings and folder.telemetry.is_file():
-        with RunFolder.open(place, writing=True) as opened:
-            yield opened
-        return
-    shutil.rmtree(place, ignore_errors=True)
-    with RunFolder.create(place) as made:
-        made.write("config.toml", settings)
-        for name, content in (first.tokenizer.files() if first.tokenizer is not None else {}).items():
-            made.write(name, content)
-        yield made
+    settings, folder = dump_toml(to_dict(config)), RunFolder(place)
+    if not folder.config.is_file() or folder.config.read_text(encoding="utf-8") != settings:
+        if folder.in_use():
+            raise RunFolderError(f"another qkv is importing to {place}; wait for it, or choose another --out")
+        shutil.rmtree(place, ignore_errors=True)
+        with RunFolder.create(place) as made:
+            made.write("config.toml", settings)
+            for name, content in (first.tokenizer.files() if first.tokenizer is not None else {}).items():
+                made.write(name, content)
+    with RunFolder.open(place, writing=True) as opened:
+        yield opened
 
 
 def _done(folder: RunFolder, steps: list[int]) -> list[int]:
-    """The steps that an earlier process finished, if they are the first of these; else none."""
-    if not folder.telemetry.is_file():
-        return []
+    """The steps that an earlier process finished, if they are the first of these; else none. Other snapshots go."""
+    done: list[int] = []
     with contextlib.suppress(UserError), Telemetry(folder.telemetry) as telemetry:
         found = telemetry.recorded_steps("norm").tolist()
-        return found if found == steps[: len(found)] else []
-    return []
+        done = found if found == steps[: len(found)] else []
+    for step, path in folder.checkpoint_folders().items():
+        if step not in done:
+            shutil.rmtree(path)
+    return done
 
 
 class _Taking:
@@ -144,6 +147,7 @@ class _Taking:
             wide = self._probe(is_wide=True)
             for step in steps[n_done:]:
                 if step != steps[0]:
+                    looks.passes.forget()
                     self._read(step)
                 self._step(store, looks, step)
                 if wide is not None and step in (steps[0], steps[-1]):
@@ -181,9 +185,10 @@ class _Taking:
             looks.matrices(step, AT_REST, looks.passes.at_rest())
             looks.circuits(step, updated=False)
             looks.attention(step)
-            for look in _LOOKS:
-                if look != "matrix_spectra" or self.n_parameters <= LARGEST_MEASURED:
-                    getattr(looks, look)(step)
+            looks.head_spectra(step)
+            if self.n_parameters <= LARGEST_MEASURED:
+                looks.matrix_spectra(step)
+            looks.rows(step)
         for entry in self._catalogue:
             store.add_vector(step, SKETCH, entry.address, sketch(entry.address, entry.parameter))
         if self._config.history == "weights":

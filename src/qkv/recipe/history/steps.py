@@ -4,20 +4,18 @@ A folder's steps are checked by their headers before anything is written: one mo
 Steps of the hub are fetched and checked one at a time, when they are read.
 """
 
-import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
-from qkv.config import to_dict
+from qkv.config import dump_toml, to_dict
 from qkv.errors import SourceError, typed
-from qkv.interop import FAMILIES, hub
+from qkv.folder.run_folder import sha256_of
+from qkv.interop import hub
 from qkv.interop.folders import INDEX, SINGLE, Weights
 from qkv.interop.importing import read_model_config
-from qkv.interop.tokenizer_files import read_tokenizer
-from qkv.jsontypes import JsonObject
-from qkv.models.layout import ModelConfig
+from qkv.interop.tokenizer_files import WHOLE, read_tokenizer
 
 _END = r"(?![0-9A-Za-z])"
 """A number that goes on with a letter (300B, 10k) counts something else, or in other units."""
@@ -40,9 +38,10 @@ def step_of(name: str) -> int | None:
 class _Facts:
     """What has to be the same at every step."""
 
-    model: JsonObject
+    model: list[str]
+    """Its family, and its settings as lines."""
     shapes: dict[str, tuple[int, ...]]
-    tokenizer: dict[str, str]
+    files: dict[str, str]
     """File of a tokenizer -> its hash."""
 
 
@@ -71,6 +70,7 @@ class Series:
                 raise SourceError(f"{both} are both step {step}; leave one of them there")
             self._names[step] = name
         self.steps = sorted(self._names)
+        self._first: tuple[Path, _Facts] | None = None
         if len(self.steps) < 2:
             one = f"; to import that step alone, leave out --history and give {typed(self.place(self.steps[0]))}"
             raise SourceError(f"{source} holds {'one step' if self.steps else 'no steps'}{one if self.steps else ''}")
@@ -95,28 +95,23 @@ class Series:
             facts = _facts(folder)
         except SourceError as error:
             raise SourceError(f"step {step} is not complete, or is no model that qkv reads: {error}") from None
-        if step == self.steps[0]:
-            self._first = facts
-        elif why := self._differing(folder, facts):
+        self._first = self._first or (folder, facts)
+        if why := _differing(*self._first, folder, facts):
             raise SourceError(f"{place} is not a step of the training of {self.place(self.steps[0])}: {why}")
         return folder
 
-    @cached_property
-    def _first(self) -> _Facts:
-        return _facts(self.folder(self.steps[0]))
 
-    def _differing(self, folder: Path, facts: _Facts) -> str:
-        """What is not as at the first step; "" where all is."""
-        first = self._first
-        for name, value in facts.model.items():
-            if value != first.model.get(name):
-                return f"{name} is {value} there, and {first.model.get(name)} at the first step"
-        for name, shape in facts.shapes.items():
-            if shape != first.shapes.get(name, shape):
-                return f"{name} is {list(shape)} there, and {list(first.shapes[name])} at the first step"
-        if facts.tokenizer != first.tokenizer and _tokens(folder) != _tokens(self.folder(self.steps[0])):
-            return "its tokenizer is another one, so the same text would be other tokens"
-        return ""
+def _differing(first: Path, facts: _Facts, folder: Path, now: _Facts) -> str:
+    """What of a step is not as at the first one; "" where all is."""
+    for line, was in zip(now.model, facts.model, strict=False):
+        if line != was:
+            return f"{line} there, and {was} at the first step"
+    for name, shape in now.shapes.items():
+        if shape != (was := facts.shapes.get(name, shape)):
+            return f"{name} is {list(shape)} there, and {list(was)} at the first step"
+    if now.files != facts.files and _tokens(folder) != _tokens(first):
+        return "its tokenizer is another one, so the same text would be other tokens"
+    return ""
 
 
 def _in_folder(folder: Path) -> list[str]:
@@ -125,7 +120,11 @@ def _in_folder(folder: Path) -> list[str]:
         what = "is a file" if folder.exists() else "is not there"
         raise SourceError(f"{folder} {what}; give a folder that holds one folder for each step ({_EXAMPLE})")
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    found = [path.name for path in inside if _NAMED.search(path.name) or any((path / n).exists() for n in _MODEL)]
+    found = [
+        path.name
+        for path in inside
+        if _NAMED.search(path.name) or path.name.isdigit() or any((path / name).exists() for name in _MODEL)
+    ]
     if not found:
         one = "; it is a single model: leave out --history" if (folder / "config.json").is_file() else ""
         raise SourceError(f"{folder} holds no folders of steps ({_EXAMPLE}){one}")
@@ -146,29 +145,16 @@ def _on_the_hub(name: str) -> list[str]:
 def _facts(folder: Path) -> _Facts:
     """Raises SourceError for a step that is not whole."""
     family, config, _ = read_model_config(folder)
-    weights = Weights(folder)
-    files = [path for path in sorted(folder.iterdir()) if path.name in _TOKENIZERS]
-    hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    shapes = {name: stored.shape for name, stored in weights.tensors.items()}
-    return _Facts({"the family": family.name} | _flat(config), shapes, hashes)
+    files = [folder / name for names in WHOLE for name in names if (folder / name).is_file()]
+    return _Facts(
+        [f"the family is {family.name}", *dump_toml(to_dict(config)).splitlines()],
+        {name: stored.shape for name, stored in Weights(folder).tensors.items()},
+        {path.name: sha256_of(path) for path in files},
+    )
 
 
-_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "source.spm", "target.spm")
-
-
-def _flat(config: ModelConfig) -> JsonObject:
-    """Every setting of a model by its name."""
-    tables = to_dict(config)
-    flat = {name: value for name, value in tables.items() if not isinstance(value, dict)}
-    return flat | {k: v for table in tables.values() if isinstance(table, dict) for k, v in table.items()}
-
-
-def _tokens(folder: Path) -> dict[str, bytes]:
+def _tokens(folder: Path) -> Mapping[str, str | bytes]:
     """The tokenizer of a step as a run keeps it."""
     family, config, _ = read_model_config(folder)
-    tokenizer = read_tokenizer(folder, FAMILIES.get(family.name, family), config, [])
-    return {} if tokenizer is None else {name: _bytes(content) for name, content in tokenizer.files().items()}
-
-
-def _bytes(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content
+    tokenizer = read_tokenizer(folder, family, config, [])
+    return {} if tokenizer is None else tokenizer.files()
