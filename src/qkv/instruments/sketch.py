@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from qkv.randomness import generator
-from qkv.shapes import Float64
+from qkv.shapes import Float, Float64
 
 SKETCH = "sketch"
 """The name under which telemetry keeps it."""
@@ -18,7 +18,7 @@ WIDTH = 256
 _PIECE = 1 << 20
 
 
-def sketch(address: str, values: Tensor) -> Float64[np.ndarray, "width"]:
+def sketch(address: str, values: Float[Tensor, "..."]) -> Float64[np.ndarray, "width"]:
     """The fingerprint of the matrix at an address; of one with fewer weights than 256, all of them."""
     flat, draws = values.detach().reshape(-1), generator("sketch", address, 0)
     total = np.zeros(min(WIDTH, len(flat)))
