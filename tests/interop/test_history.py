@@ -152,7 +152,7 @@ def test_a_gap_in_a_regular_spacing_is_a_hint_and_no_fault(made, tmp_path):
     verdict = api.verify(run.path)
     assert verdict.is_whole
     (check,) = (check for check in verdict.checks if check.name == "succession")
-    assert check.unchecked == ("step 6 would follow from a spacing of 1, and is missing",)
+    assert check.unchecked == ("steps come every 1, but step 6 is missing",)
 
 
 def walk(seed: int, pull: float) -> np.ndarray:
