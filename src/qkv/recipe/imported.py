@@ -49,16 +49,11 @@ def import_run(imported: Imported, out: Path) -> Path:
         write_atomically(folder.model, streamed(imported.state))
         link(folder.model, folder.best)
         _measure(folder, config, imported)
-        summary = {
-            "run": str(out),
-            "steps": 0,
-            "tokens": 0,
-            "parameters": n_parameters,
-            "stopped_because": "import",
-            "val_loss": None,
-        }
         about = imported_facts(imported) | {"folder": config.imported}
-        folder.seal(machine_facts(config) | {"parent": "", "imported": about, "summary": summary})
+        folder.seal(
+            machine_facts(config)
+            | {"parent": "", "imported": about, "summary": summary_of_import(out, 0, n_parameters)}
+        )
         final.make_room()
     return out
 
@@ -79,6 +74,12 @@ def run_config(imported: Imported, source: str, *, history: str = "", text: str 
         training=TrainingConfig(batch_size=1, optimizer=preset.optimizer),
         machine=resolve_machine("cpu", "fp32", 0),
     )
+
+
+def summary_of_import(out: Path, steps: int, n_parameters: int) -> JsonObject:
+    """What the manifest says of the length and the size of an imported run."""
+    why = {"stopped_because": "import", "val_loss": None}
+    return {"run": str(out), "steps": steps, "tokens": 0, "parameters": n_parameters} | why
 
 
 def imported_facts(imported: Imported) -> JsonObject:

@@ -30,7 +30,7 @@ from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.recipe.config import RunConfig
 from qkv.recipe.history.steps import Series
-from qkv.recipe.imported import LARGEST_MEASURED, imported_facts, run_config
+from qkv.recipe.imported import LARGEST_MEASURED, imported_facts, run_config, summary_of_import
 from qkv.recipe.manifest import machine_facts
 from qkv.recipe.reload_data import data_of
 from qkv.tasks import Data, find_task
@@ -196,14 +196,7 @@ class _Taking:
 
     def _seal(self) -> None:
         steps = self._series.steps
-        summary = {
-            "run": str(self._out),
-            "steps": steps[-1],
-            "tokens": 0,
-            "parameters": self.n_parameters,
-            "stopped_because": "import",
-            "val_loss": None,
-        }
+        summary = summary_of_import(self._out, steps[-1], self.n_parameters)
         about = self._about | {"folder": self._config.imported, "steps": steps}
         about["places"] = [self._series.place(step) for step in steps]
         self._folder.seal(machine_facts(self._config) | {"parent": "", "imported": about, "summary": summary})
