@@ -216,6 +216,24 @@ def import_checkpoint(
     return load(recipe.import_run(imported, Path(out)))
 
 
+def import_history(
+    source: str | Path,
+    out: str | Path,
+    *,
+    keep: str = "weights",
+    text: str | Path = "",
+    say: Callable[[str], None] = lambda sentence: None,
+) -> "Run":
+    """Read the training history of a model into one new run: a folder of step folders, or `hf:ORG/NAME@step*`.
+
+    `keep` is `weights` (a snapshot at each step) or `measures`. On `text`, a file, attention is measured at each step.
+    `say` is called with what was left out or differs. Raises SourceError for steps that cannot be read or are not of
+    one model, RunFolderError if `out` already exists.
+    """
+    check_elsewhere(Path(out))
+    return load(recipe.import_history(str(source), Path(out), keep=keep, text=str(text), cache=cache_folder(), say=say))
+
+
 def watch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],

@@ -4,19 +4,24 @@ Families: GPT-2, Llama, Mistral, Qwen2, Qwen3, GPT-NeoX, BERT, RoBERTa, DistilBE
 and cannot be had here is refused by name; nothing is executed or unpickled, and nothing fetched unless you name
 hf:ORG/NAME.
 
+--history reads a folder of step folders (step0, step1000, checkpoint-500, ...), or all revisions hf:ORG/NAME@step*, as
+one run: a snapshot and the measures of every step. The same command continues an import that was killed.
+
 Example:
   qkv import models/gpt2 --out runs/gpt2
   qkv import hf:openai-community/gpt2 --out runs/gpt2
   qkv import ~/.cache/huggingface/hub/models--gpt2/snapshots/607a30d --out runs/gpt2
+  qkv import out/checkpoints --history --out runs/history
+  qkv import hf:EleutherAI/pythia-70m@step* --history --keep measures --text my.txt --out runs/pythia
 """
 
 import argparse
 import unicodedata
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import add_json
+from qkv.commands.arguments import add_json, one_of
 from qkv.commands.printing import screen
-from qkv.errors import typed
+from qkv.errors import UserError, typed
 from qkv.words import many
 
 if TYPE_CHECKING:
@@ -30,6 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("folder", metavar="DIR", help="a folder with config.json and model.safetensors, or hf:ORG/NAME")
     parser.add_argument("--out", required=True, metavar="RUN", help="the run folder to make")
+    parser.add_argument("--history", action="store_true", help="DIR holds one folder for each step of a training")
+    parser.add_argument(
+        "--keep", type=one_of("weights", "measures"), help="of each step: weights (default), or the measures alone"
+    )
+    parser.add_argument("--text", metavar="FILE", help="measure attention on this text at each step (--history)")
     add_json(parser)
 
 
@@ -43,7 +53,13 @@ def run(args: argparse.Namespace) -> int:
 
     notes: list[str] = []
     source = args.folder if args.folder.startswith("hf:") else Path(args.folder).expanduser()
-    made = api.import_checkpoint(source, args.out, say=notes.append)
+    if args.history:
+        given = {"keep": args.keep or "weights", "text": args.text or ""}
+        made = api.import_history(source, args.out, say=notes.append, **given)
+    elif args.keep or args.text:
+        raise UserError(f"--{'keep' if args.keep else 'text'} is for a history of many steps; add --history")
+    else:
+        made = api.import_checkpoint(source, args.out, say=notes.append)
     sizes, n = made.config.model.sizes, made.summary["parameters"]
     if args.json:
         about = {"run": str(made.path), "task": made.task.name, "parameters": n, "notes": notes}

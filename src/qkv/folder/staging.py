@@ -40,7 +40,7 @@ def staged(out: Path) -> Iterator[Path]:
             yield place
             with storage_errors(out):
                 sync_folder(place)
-                _rename(place, out)
+                take_name(place, out)
                 sync_folder(out.parent)
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
@@ -107,7 +107,7 @@ def _sweep(out: Path) -> None:
             os.close(held)
 
 
-def _rename(place: Path, out: Path) -> None:
+def take_name(place: Path, out: Path) -> None:
     """Give the folder its name, where nothing or an empty folder has it. Raises RunFolderError where that is taken."""
     try:
         if out.is_dir() and not out.is_symlink():

@@ -130,6 +130,10 @@ class Passes:
         counts = np.repeat(sizes, [self.entries[i].n_heads for i in self.divided])
         return _reading({name: values[keep] for name, values in self._sums.items()}, counts, self._head_n_out)
 
+    def forget(self) -> None:
+        """Hold no weights but those at the start: the parameters are about to get other memory."""
+        self._cached.clear()
+
     def weights(self, index: int) -> Tensor:
         """The stored weights of one entry, detached."""
         return self.entries[index].parameter.detach()

@@ -1,9 +1,12 @@
 """A model of the Hugging Face hub by name: `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`. Needs the `hub` extra.
 
+`hf:ORG/NAME@step*` names all revisions (branches and tags) of that pattern.
+
 Only files that can be read here are fetched: configuration of model, generation and images, safetensors, tokenizer; no
 code and no pickles. They stay in that library's cache.
 """
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from qkv.errors import MissingExtra, SourceError
@@ -50,3 +53,23 @@ def fetch(name: str) -> Path:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise SourceError(f"hf:{name} cannot be fetched: {reason}") from None
     return Path(found)
+
+
+def revisions(repository: str, pattern: str) -> list[str]:
+    """The branches and tags of a model whose names match a pattern; where the hub is out of reach, those in the cache.
+
+    Raises MissingExtra without the library.
+    """
+    try:
+        import huggingface_hub
+        from huggingface_hub import constants
+        from huggingface_hub.file_download import repo_folder_name
+    except ImportError:
+        raise MissingExtra(f"hf:{repository} needs another library; type: {install('hub')}") from None
+    try:
+        refs = huggingface_hub.list_repo_refs(repository)
+        found = [ref.name for ref in (*refs.branches, *refs.tags)]
+    except Exception:  # the library raises many kinds; `fetch` says why a revision that is not here cannot be had
+        cached = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model") / "refs"
+        found = [path.relative_to(cached).as_posix() for path in cached.rglob("*") if path.is_file()]
+    return sorted({name for name in found if fnmatchcase(name, pattern)})

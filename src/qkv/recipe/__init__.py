@@ -4,6 +4,7 @@ from qkv.recipe.audit.verdict import Verdict
 from qkv.recipe.audit.verification import verify
 from qkv.recipe.build import Parts, assemble, take_body
 from qkv.recipe.config import RunConfig
+from qkv.recipe.history.importing import import_history
 from qkv.recipe.imported import import_run, origin_of, tokenizer_of
 from qkv.recipe.interrupted import no_weights
 from qkv.recipe.load_model import load_weights, opened_model, run_matrix
@@ -25,6 +26,7 @@ __all__ = [
     "data_of",
     "extend",
     "unused_settings",
+    "import_history",
     "import_run",
     "load_weights",
     "next_folder",

@@ -31,6 +31,8 @@ class RunConfig:
     """The run folder whose best weights it starts from; empty is a start of its own."""
     imported: str = ""
     """The Hugging Face folder that it was read from; empty for what was trained here."""
+    history: str = ""
+    """Of a training history that was imported: weights where those of each step are kept, measures where not."""
     watched: str = ""
     """Trained by another program that qkv watched: layout where its layout is one of ours, names where it is not."""
     report: bool = True

@@ -14,6 +14,7 @@ from qkv.folder.run_folder import RunFolder, link, write_atomically
 from qkv.folder.staging import staged
 from qkv.instruments.recorder import Recorder
 from qkv.interop import Imported
+from qkv.jsontypes import JsonObject
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.presets import PRESETS
@@ -39,18 +40,7 @@ def import_run(imported: Imported, out: Path) -> Path:
     final = RunFolder(out)
     final.check_vacant()
     n_parameters = sum(values.numel() for values in imported.state.values())
-    preset = PRESETS[imported.family.preset]
-    config = RunConfig(
-        task=next(t.name for t in TASKS.values() if imported.config.kind in (t.model_kind, f"Causal{t.model_kind}")),
-        preset=preset.name,
-        seed=1,
-        watch="full" if n_parameters <= LARGEST_MEASURED else "light",
-        imported=str(imported.folder.absolute()),
-        data=DataConfig(),
-        model=imported.config,
-        training=TrainingConfig(batch_size=1, optimizer=preset.optimizer),
-        machine=resolve_machine("cpu", "fp32", 0),
-    )
+    config = run_config(imported, str(imported.folder.absolute()))
     with staged(out) as place, RunFolder.create(place) as folder:
         folder.write("config.toml", dump_toml(to_dict(config)))
         if imported.tokenizer is not None:
@@ -59,19 +49,43 @@ def import_run(imported: Imported, out: Path) -> Path:
         write_atomically(folder.model, streamed(imported.state))
         link(folder.model, folder.best)
         _measure(folder, config, imported)
-        summary = {
-            "run": str(out),
-            "steps": 0,
-            "tokens": 0,
-            "parameters": n_parameters,
-            "stopped_because": "import",
-            "val_loss": None,
-        }
-        about = {"folder": config.imported, "family": imported.family.name, "notes": imported.notes}
-        about |= {"marks": imported.marks} | ({"chat": imported.chat} if imported.chat else {})
-        folder.seal(machine_facts(config) | {"parent": "", "imported": about, "summary": summary})
+        about = imported_facts(imported) | {"folder": config.imported}
+        folder.seal(
+            machine_facts(config)
+            | {"parent": "", "imported": about, "summary": summary_of_import(out, 0, n_parameters)}
+        )
         final.make_room()
     return out
+
+
+def run_config(imported: Imported, source: str, *, history: str = "", text: str = "") -> RunConfig:
+    """What config.toml says of a model read from `source`; of a history also what is kept of it, and a text."""
+    n_parameters = sum(values.numel() for values in imported.state.values())
+    preset = PRESETS[imported.family.preset]
+    return RunConfig(
+        task=next(t.name for t in TASKS.values() if imported.config.kind in (t.model_kind, f"Causal{t.model_kind}")),
+        preset=preset.name,
+        seed=1,
+        watch="full" if n_parameters <= LARGEST_MEASURED else "light",
+        imported=source,
+        history=history,
+        data=DataConfig(source=text),
+        model=imported.config,
+        training=TrainingConfig(batch_size=1, optimizer=preset.optimizer),
+        machine=resolve_machine("cpu", "fp32", 0),
+    )
+
+
+def summary_of_import(out: Path, steps: int, n_parameters: int) -> JsonObject:
+    """What the manifest says of the length and the size of an imported run."""
+    why = {"stopped_because": "import", "val_loss": None}
+    return {"run": str(out), "steps": steps, "tokens": 0, "parameters": n_parameters} | why
+
+
+def imported_facts(imported: Imported) -> JsonObject:
+    """What the manifest says of where a model came from."""
+    about = {"family": imported.family.name, "notes": imported.notes, "marks": imported.marks}
+    return about | ({"chat": imported.chat} if imported.chat else {})
 
 
 def _measure(folder: RunFolder, config: RunConfig, imported: Imported) -> None:

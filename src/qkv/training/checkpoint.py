@@ -29,7 +29,7 @@ from qkv.folder.run_folder import RunFolder, link, sha256_of, storage_errors, sy
 from qkv.folder.verified import read_state, state_digest
 from qkv.jsontypes import JsonObject
 from qkv.training.spikes import ONSET, Rollback
-from qkv.training.tensorfile import TensorFile, load_tensors
+from qkv.training.tensorfile import TensorFile, load_tensors, streamed
 
 if TYPE_CHECKING:
     from qkv.models.matrices import Catalogue
@@ -205,6 +205,22 @@ def mark_stopped(folder: RunFolder, reason: str) -> int:
     state.stopped_because = reason
     write_atomically(checkpoint.path / "state.json", _state_json(state, files))
     return state.step
+
+
+def keep_snapshot(folder: RunFolder, step: int, weights: Mapping[str, Tensor]) -> None:
+    """Keep weights that were trained elsewhere as those of a step, with their hash; in the place of what was there.
+
+    Raises StorageError.
+    """
+    unfinished, final = unfinished_path(folder, step), _path(folder, step)
+    with storage_errors(final):
+        _remove(unfinished)
+        unfinished.mkdir(parents=True)
+        files = {FILES[0]: write_atomically(unfinished / FILES[0], streamed(weights))}
+        write_atomically(unfinished / "state.json", _state_json(TrainingState(step=step), files))
+        _remove(final)
+        unfinished.rename(final)
+    sync_folder(final.parent)
 
 
 def go_back(

@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.address is not None:
         shown = matrix.look(loaded, args.address, at)
     else:
-        measure = args.measure or ("norm" if loaded.config.imported else "drift")
+        measure = args.measure or ("norm" if loaded.config.imported and not loaded.config.history else "drift")
         shown = overview.look(loaded, measure, at, with_answers=args.all or args.json or not args.measure)
     if args.text is not None:
         shown = said(loaded, shown, whens, steps)

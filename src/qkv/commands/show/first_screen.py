@@ -74,6 +74,8 @@ def _about(folder: RunFolder) -> str:
         summary = folder.read_manifest().get("summary") or {}
     parts = [f"{name} {settings[name]}" for name in ("task", "preset") if settings.get(name)]
     parts += [f"{short(summary['parameters'])} parameters"] if summary.get("parameters") else []
-    if summary.get("steps"):
+    if settings.get("history"):
+        parts.append(f"imported history up to step {summary.get('steps', 0):,}")
+    elif summary.get("steps"):
         parts.append(f"{many(summary['steps'], 'step')} in {clock(summary['train_seconds'])}")
     return f"{folder.path.resolve().name}: {', '.join(parts) or 'a run'}"

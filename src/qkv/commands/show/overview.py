@@ -73,7 +73,7 @@ class RunShown:
         if self.at is not None:
             print(f"Last measured up to step {self.at:,}. The answers cover the whole run: leave out --at for them.\n")
         self._print_layers()
-        columns = COLUMNS_AT_REST if self.run.config.imported else COLUMNS
+        columns = COLUMNS_AT_REST if self.run.config.imported and not self.run.config.history else COLUMNS
         names = [name for name in columns if any(name in row.values for row in self.rows)]
         table = [
             (row.about.address, " x ".join(map(str, row.about.shape)),
@@ -135,7 +135,7 @@ def look(run: "Run", measure: str, at: int | None, *, with_answers: bool = True)
     with run.recorded() as telemetry:
         if telemetry.is_lost:
             return RunShown(run, [], "norm", np.zeros(0), {}, [], _of_weights(run, at), at)
-        last = telemetry.ends()[1]
+        last = max(telemetry.ends()[1], telemetry.last_recorded())
         if at is not None and at > last:
             raise UserError(
                 f"{run.path} has no step {at:,}: its last recorded step is {last:,}; give a step up to that"

@@ -14,6 +14,19 @@ def imported(evidence: Evidence) -> Answer | None:
     family = f" ({about['family']})" if about.get("family") else ""
     n = int(manifest.get("summary", {}).get("parameters", 0))
     notes = [f"{note[:1].upper()}{note[1:]}." for note in about.get("notes", [])]
+    if evidence.settings.get("history"):
+        steps = about.get("steps", [])
+        return Answer(
+            key="import",
+            question="Where does this history come from?",
+            sentence=f"{many(len(steps), 'step')} of a training were imported from {source}{family}.",
+            more=(
+                "Losses, learning rates and gradients were not saved with the weights, so there are none here.",
+                *([f"Movement is measured from step {steps[0]:,}, the first one."] if steps and steps[0] else []),
+                *notes,
+            ),
+            numbers={"parameters": float(n), "steps": float(len(steps))},
+        )
     return Answer(
         key="import",
         question="Where does this model come from?",

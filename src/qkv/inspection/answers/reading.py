@@ -19,6 +19,7 @@ from qkv.inspection.answers.ledger import ledger
 from qkv.inspection.answers.loss import loss, over_fitting, samples, trouble, watch
 from qkv.inspection.answers.matrices import frozen, matrices, order
 from qkv.inspection.answers.rows import embeddings
+from qkv.inspection.answers.succession import succession
 from qkv.inspection.stored_run import StoredRun
 from qkv.telemetry import Telemetry
 
@@ -44,6 +45,9 @@ QUESTIONS: tuple[Callable[[Evidence], Answer | None], ...] = (
 WITHOUT_TRAINING: tuple[Callable[[Evidence], Answer | None], ...] = (imported,)
 """What is asked of a model that was imported and has no history."""
 
+OF_A_HISTORY = (succession, embeddings, matrices, heads, order, frozen, imported)
+"""What is asked of a training history that was imported: what needs no losses, gradients or training text."""
+
 
 def read(run: str | Path | StoredRun, telemetry: Telemetry | None = None) -> list[Answer]:
     """Every answer that the run folder has, most important first; its reader and `telemetry` if they are there already.
@@ -59,5 +63,6 @@ def read(run: str | Path | StoredRun, telemetry: Telemetry | None = None) -> lis
 
 def _answers(evidence: Evidence) -> list[Answer]:
     questions = WITHOUT_TRAINING if evidence.settings.get("imported") else QUESTIONS
+    questions = OF_A_HISTORY if evidence.settings.get("history") else questions
     answers = [answer for ask in questions if (answer := ask(evidence)) is not None]
     return sorted(answers, key=lambda answer: -answer.weight)

@@ -63,7 +63,7 @@ def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing],
     try:
         with Telemetry(folder.telemetry, altered=True) as telemetry:
             faults += [Fault(file=_FILE, sentence=sentence) for sentence in telemetry.faults()]
-            compared += _rows(telemetry, folder, found, faults)
+            compared += 0 if config.history else _rows(telemetry, folder, found, faults)
             usable = {one.step: one for one in found if one.has_weights}
             compared += _weights_as_read(folder, usable, seed, faults)
             compared += _cells(telemetry, config, usable, cells, seed, faults)
@@ -142,9 +142,10 @@ def _cells(
     telemetry: Telemetry, config: RunConfig, usable: Mapping[int, Standing], cells: int, seed: int, faults: list[Fault]
 ) -> int:
     """Random measurements of snapshot steps, computed again from the snapshots."""
-    if config.watch == "off" or 0 not in usable:
+    first = min(usable, default=-1) if config.history else 0
+    if config.watch == "off" or first not in usable:
         return 0
-    begin = _Weights(config, usable[0])
+    begin = _Weights(config, usable[first])
     recorded = [cell for cell in _recorded(telemetry, usable) if begin.knows(cell[1], cell[2])]
     chosen = generator("verify", "cells", seed).permutation(len(recorded))[:cells]
     by_step: dict[int, list[tuple[str, str, float]]] = defaultdict(list)
@@ -158,7 +159,7 @@ def _cells(
             if not _agree(measure, value, again):
                 words = f"{measure} is {value!r} in the telemetry and {again!r} of the weights"
                 faults.append(Fault(file=_FILE, step=step, address=address, sentence=words))
-    return len(chosen) + _row_drifts(telemetry, usable, faults)
+    return len(chosen) + _row_drifts(telemetry, usable, first, faults)
 
 
 def _recorded(telemetry: Telemetry, usable: Mapping[int, Standing]) -> list[tuple[int, str, str, float]]:
@@ -188,10 +189,10 @@ def grids(telemetry: Telemetry, measure: str) -> list[Grid]:
     return found
 
 
-def _row_drifts(telemetry: Telemetry, usable: Mapping[int, Standing], faults: list[Fault]) -> int:
-    """The drift of every token's row at every snapshot that has it."""
+def _row_drifts(telemetry: Telemetry, usable: Mapping[int, Standing], first: int, faults: list[Fault]) -> int:
+    """The drift of every token's row at every snapshot that has it, from the snapshot `first`."""
     compared = 0
-    start = load_tensors(usable[0].path / "model.safetensors")
+    start = load_tensors(usable[first].path / "model.safetensors")
     for address, axis in (("W_E", 0), ("W_U", 1)):
         for step, values in telemetry.vectors(address, "row_drift").items():
             if step not in usable or address not in start:

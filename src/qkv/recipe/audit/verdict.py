@@ -30,7 +30,7 @@ class Check:
     """One kind of check."""
 
     name: str
-    """files, checkpoints, telemetry or replay."""
+    """files, checkpoints, telemetry or replay; of an imported history also succession."""
     compared: int
     """How many things were compared."""
     what: str

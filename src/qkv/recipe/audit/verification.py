@@ -12,11 +12,13 @@ import torch
 
 from qkv.errors import RunFolderError
 from qkv.folder.run_folder import FINAL_FILES, RunFolder, sha256_of
+from qkv.inspection.answers.succession import oddities
 from qkv.recipe.audit.replay import check_replay
 from qkv.recipe.audit.telemetry import check_telemetry
 from qkv.recipe.audit.verdict import Check, Fault, Verdict
 from qkv.recipe.config import RunConfig
 from qkv.recipe.interrupted import unclosed
+from qkv.telemetry import Telemetry
 from qkv.training.checkpoint import Standing, TrainingState, is_snapshot, most_snapshots, standing
 from qkv.training.tensorfile import load_tensors
 from qkv.words import many
@@ -56,9 +58,13 @@ def verify(
     if not watched and not folder.is_finished:  # a resume goes on from the newest whole one, and makes the rest again
         n = max((i for i, one in enumerate(found, 1) if one.is_whole), default=0)
         found, ahead = found[:n], found[n:]
-    checks = [_files(folder, watched), _watched(found) if watched else _checkpoints(folder, config, found, ahead)]
+    checks = [_files(folder, watched)]
+    if config.history:
+        checks += [_snapshots(config, found), _succession(folder)]
+    else:
+        checks.append(_watched(found) if watched else _checkpoints(folder, config, found, ahead))
     checks.append(check_telemetry(folder, config, found, cells=cells, seed=seed))
-    if found and updates != 0 and not watched:
+    if found and updates != 0 and not watched and not config.history:
         checks.append(check_replay(folder, config, found, updates=updates, cache=cache))
     return Verdict(run=folder.path, checks=tuple(checks), is_unfinished=not folder.is_finished)
 
@@ -87,6 +93,31 @@ def _watched(found: list[Standing]) -> Check:
     words = "it was trained by a program of its own, so there are no checkpoints to go on from and no update to replay"
     what = "weights that are kept of a watched training: readable, of one model"
     return Check(name="checkpoints", compared=len(found), what=what, faults=tuple(faults), unchecked=(words,))
+
+
+def _snapshots(config: RunConfig, found: list[Standing]) -> Check:
+    """Hashes and weights of what was kept of an imported history."""
+    faults = [fault for one in found for fault in _one(one)] + _weights(found)
+    words = () if config.history == "weights" else ("the weights of single steps were not kept (--keep measures)",)
+    what = "snapshots: hashes, finite weights of one model"
+    return Check(name="checkpoints", compared=len(found), what=what, faults=tuple(faults), unchecked=words)
+
+
+def _succession(folder: RunFolder) -> Check:
+    """Whether the steps of an imported history follow one another."""
+    what = "steps: none equal, out of order or of another training"
+    try:
+        with Telemetry(folder.telemetry, altered=True) as telemetry:
+            n, found = oddities(telemetry)
+    except RunFolderError:  # said of the telemetry
+        return Check(name="succession", compared=0, what=what)
+    kept = folder.checkpoint_folders()
+    where = {
+        one.step: f"checkpoints/{kept[one.step].name}" if one.step in kept else "telemetry.sqlite" for one in found
+    }
+    faults = [Fault(file=where[f.step], step=f.step, sentence=f.sentence) for f in found if not f.is_hint]
+    hints = tuple(one.sentence for one in found if one.is_hint)
+    return Check(name="succession", compared=n, what=what, faults=tuple(faults), unchecked=hints)
 
 
 def _files(folder: RunFolder, watched: bool) -> Check:

@@ -43,6 +43,9 @@ def command_of(config: RunConfig, steps: int | None, home: str = "") -> str:
     if config.watched:
         return ""
     words = ["qkv", "import", config.imported, "--out", "RUN"] if config.imported else _words(config, steps)
+    if config.history:
+        words[3:3] = ["--history", "--keep", config.history]
+        words[3:3] = ["--text", config.data.source] if config.data.source else []
     return " ".join(_quoted(word, home) for word in words)
 
 

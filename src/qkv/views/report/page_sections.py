@@ -50,6 +50,9 @@ _NO_MAP_YET = (
 _LOST = "What was recorded of this run cannot be shown: telemetry.sqlite is damaged."
 _NO_WEIGHTS = "No weights can be read from this folder yet, so there are no pictures of the matrices."
 _VERDICT_IMPORTED = "This model was imported. Nothing was trained here; its matrices are shown unchanged."
+_VERDICT_HISTORY = (
+    "The training history of this model was imported. It has no losses or gradients: they are not saved with weights."
+)
 _NO_TEXT = 'Give a text to see attention on it: qkv report RUN --text "your text".'
 _NO_IMAGE = "Give an image to see attention on it: qkv report RUN --text picture.png."
 
@@ -285,7 +288,9 @@ class Sections:
             name=self.folder.resolve().name,
             task=str(self.settings.get("task", "")),
             preset=str(self.settings.get("preset", "")),
-            verdict=_VERDICT_IMPORTED
+            verdict=_VERDICT_HISTORY
+            if self.settings.get("history")
+            else _VERDICT_IMPORTED
             if self.settings.get("imported")
             else verdict(answers, f"{self.task.asked.format(unit=unit)} of {self.task.reads}", self.n_steps),
             unit=unit,
