@@ -48,7 +48,7 @@ LAYOUTS = {
     "caps": Layout(score_cap=2.0, logit_cap=3.0, score_factor=0.7, mlp="geglu_tanh", tied=False, start="normal"),
     "norm of outputs": Layout(norm_place="out", qk_norm=True, qk_norm_whole=True, start="xavier"),
     "norms on both sides": Layout(norm_place="both", norm="layer", norm_bias="all", mlp="geglu", start="xavier"),
-    "factors": Layout(embed_factor=3.0, residual_factor=0.4, logit_factor=0.5, start="normal"),
+    "factors": Layout(embedding_factor=3.0, residual_factor=0.4, logit_factor=0.5, start="normal"),
     "shared norm": Layout(
         norm="layer", norm_bias="all", mlp="gelu", mlp_bias="all", parallel=True, shared_norm=True, start="gpt2"
     ),

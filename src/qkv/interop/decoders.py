@@ -113,9 +113,18 @@ def decoder(
 
 
 def sizes(
-    vocab: int, d: int, layers: int, heads: int, ctx: int, *, mlp: int = 0, kv: bool = True, head: int | bool = False
+    vocab: int,
+    d: int,
+    layers: int,
+    heads: int,
+    ctx: int,
+    *,
+    mlp: int = 0,
+    kv: int | bool = True,
+    head: int | bool = False,
 ) -> tuple[Piece, ...]:
-    """The usual keys of sizes with the values of a silent file; `kv` shared heads, `head` a d_head of its own."""
+    """The usual keys of sizes with the values of a silent file; `kv` heads of keys, `head` a d_head; True is
+    one that follows from the others."""
     return (
         Setting("vocab_size", "sizes.d_vocab", vocab),
         Setting("hidden_size", "sizes.d_model", d),
@@ -123,8 +132,8 @@ def sizes(
         Setting("num_attention_heads", "sizes.n_heads", heads),
         Setting("max_position_embeddings", "sizes.n_ctx", ctx),
         *([Setting("intermediate_size", "sizes.d_mlp", mlp)] if mlp else []),
-        *([Setting("num_key_value_heads", "sizes.n_kv_heads", None)] if kv else []),
-        *([Setting("head_dim", "sizes.d_head", head or None)] if head else []),
+        *([Setting("num_key_value_heads", "sizes.n_kv_heads", None if kv is True else kv)] if kv else []),
+        *([Setting("head_dim", "sizes.d_head", None if head is True else head)] if head else []),
         Dropout((), ("attention_dropout",)),
     )
 
@@ -163,10 +172,11 @@ OLMO3 = decoder(
 )  # fmt: skip
 SMOLLM3 = decoder(
     "smollm3", "SmolLM3", "SmolLM3ForCausalLM", tensors(GATED),
-    *sizes(128256, 2048, 36, 16, 32768, mlp=11008), SILU, BIASED, TIED_USUALLY, _eps(),
+    *sizes(128256, 2048, 36, 16, 32768, mlp=11008, kv=4), SILU, BIASED, TIED_USUALLY, _eps(),
     Windows(switch="use_sliding_window", width=None),
     LayerWords("no_rope_layers", "layout.rope_layers", ((1, "r"), (0, "n")), every(4, first=1, last=0)),
-    Rope(), *idle(mlp_bias=False), Always("no_rope_layer_interval", 4, also=tuple(range(1, 99)), written=False),
+    Rope(base=2000000.0), *idle(mlp_bias=False),
+    Always("no_rope_layer_interval", 4, also=tuple(range(1, 99)), written=False),
 )  # fmt: skip
 PHI3 = decoder(
     "phi3", "Phi-3", "Phi3ForCausalLM",
@@ -179,7 +189,7 @@ PHI3 = decoder(
 GRANITE = decoder(
     "granite", "Granite", "GraniteForCausalLM", tensors(GATED),
     *sizes(32000, 4096, 32, 32, 2048, mlp=11008), SILU, BIASED, TIED, _eps(), Rope(), Always("mlp_bias", False),
-    Setting("embedding_multiplier", "layout.embed_factor", 1.0),
+    Setting("embedding_multiplier", "layout.embedding_factor", 1.0),
     Setting("residual_multiplier", "layout.residual_factor", 1.0),
     Setting("attention_multiplier", "layout.score_factor", 1.0),
     Joint(("logits_scaling",), lambda reading: reading.values.update(
@@ -188,14 +198,14 @@ GRANITE = decoder(
 )  # fmt: skip
 HELIUM = decoder(
     "helium", "Helium", "HeliumForCausalLM", tensors(GATED, neighbours=True),
-    *sizes(48000, 2560, 24, 20, 4096, mlp=7040, head=128), SILU, BIASED, TIED, _eps(usual=1e-8), Rope(),
+    *sizes(48000, 2560, 24, 20, 4096, mlp=7040, head=128), SILU, BIASED, TIED, _eps(usual=1e-8), Rope(base=100000.0),
     Always("mlp_bias", False),
 )  # fmt: skip
 GLM = decoder(
     "glm", "GLM-4", "GlmForCausalLM",
     tensors({part: name for part, name in GATED.items() if part != "gated"}
             | {"joint gated": "mlp.gate_up_proj mlp.down_proj"}, neighbours=True),
-    *sizes(151552, 4096, 40, 32, 131072, mlp=13696, head=128), SILU, TIED, _eps(usual=1.5625e-07),
+    *sizes(151552, 4096, 40, 32, 131072, mlp=13696, kv=2, head=128), SILU, TIED, _eps(usual=1.5625e-07),
     Rope(share=0.5, shares=True),
     Setting("attention_bias", "layout.attention_bias", True, ((True, "qkv"), (False, "same"))),
 )  # fmt: skip
@@ -214,7 +224,7 @@ NEMOTRON = decoder(
 STARCODER2 = decoder(
     "starcoder2", "StarCoder2", "Starcoder2ForCausalLM",
     tensors({part: name for part, name in GATED.items() if part != "gated"} | {"mlp": "mlp.c_fc mlp.c_proj"}),
-    *sizes(49152, 3072, 30, 24, 4096, mlp=12288), Setting("hidden_act", "layout.mlp", "gelu_pytorch_tanh", ACTS),
+    *sizes(49152, 3072, 30, 24, 4096, mlp=12288, kv=2), Setting("hidden_act", "layout.mlp", "gelu_pytorch_tanh", ACTS),
     _eps("norm_epsilon", 1e-5), TIED_USUALLY, Windows(width=None, layered=False), Rope(), Always("use_bias", True),
     Dropout(("residual_dropout", "embedding_dropout")), Always("mlp_type", "default", written=False),
     norm="layer", bias=True,
@@ -264,7 +274,7 @@ GEMMA = decoder(
 )  # fmt: skip
 GEMMA2 = decoder(
     "gemma2", "Gemma 2", "Gemma2ForCausalLM", tensors(_GEMMA_NORMS, one_plus=True),
-    *sizes(256000, 2304, 26, 8, 8192, mlp=9216, head=256), BIASED, TIED_USUALLY, _eps(), Rope(),
+    *sizes(256000, 2304, 26, 8, 8192, mlp=9216, kv=4, head=256), BIASED, TIED_USUALLY, _eps(), Rope(),
     Windows(usual=every(2, first="sliding_attention", last="full_attention")), _FROM_HEADS,
     _cap("attn_logit_softcapping", "layout.score_cap", 50.0), _cap("final_logit_softcapping", "layout.logit_cap", 30.0),
     Always("hidden_activation", "gelu_pytorch_tanh", also=_TANH),
@@ -275,7 +285,7 @@ GEMMA2 = decoder(
 GEMMA3 = decoder(
     "gemma3_text", "Gemma 3", "Gemma3ForCausalLM",
     tensors(_GEMMA_NORMS | {"qnorm": "self_attn.q_norm", "knorm": "self_attn.k_norm"}, one_plus=True),
-    *sizes(262208, 2304, 26, 8, 131072, mlp=9216, head=256), BIASED, TIED_USUALLY, _eps(),
+    *sizes(262208, 2304, 26, 8, 131072, mlp=9216, kv=4, head=256), BIASED, TIED_USUALLY, _eps(),
     Windows(usual=every(6, first="sliding_attention", last="full_attention"), keeps=True),
     RopeByLayer(1000000.0, 10000.0), _FROM_HEADS,
     _cap("attn_logit_softcapping", "layout.score_cap", None), _cap("final_logit_softcapping", "layout.logit_cap", None),
@@ -311,7 +321,8 @@ STABLELM = decoder(
 )  # fmt: skip
 COHERE = decoder(
     "cohere", "Command R", "CohereForCausalLM", tensors(_ONE_NORM, neighbours=True),
-    *sizes(256000, 8192, 40, 64, 8192, mlp=22528), SILU, BIASED, TIED_USUALLY, _eps("layer_norm_eps", 1e-5), Rope(),
+    *sizes(256000, 8192, 40, 64, 8192, mlp=22528), SILU, BIASED, TIED_USUALLY, _eps("layer_norm_eps", 1e-5),
+    Rope(base=500000.0),
     Setting("logit_scale", "layout.logit_factor", 0.0625), Always("use_qk_norm", False),
     norm="layer", parallel=True, shared_norm=True,
 )  # fmt: skip

@@ -83,17 +83,20 @@ _BOTH_SIDES = {
 }
 
 
-def _bert_pieces(*pieces: Piece) -> tuple[Piece, ...]:
+def _bert_pieces(
+    *pieces: Piece, vocab: int = 30522, usual: tuple[int, int, int] = (768, 12, 3072), dropout: float = 0.1
+) -> tuple[Piece, ...]:
+    """The keys of BERT's relatives; `usual` are d_model, n_heads and d_mlp of a silent file."""
     return (
-        Setting("vocab_size", "sizes.d_vocab", 30522),
-        Setting("hidden_size", "sizes.d_model", 768),
+        Setting("vocab_size", "sizes.d_vocab", vocab),
+        Setting("hidden_size", "sizes.d_model", usual[0]),
         Setting("num_hidden_layers", "sizes.n_layers", 12),
-        Setting("num_attention_heads", "sizes.n_heads", 12),
-        Setting("intermediate_size", "sizes.d_mlp", 3072),
+        Setting("num_attention_heads", "sizes.n_heads", usual[1]),
+        Setting("intermediate_size", "sizes.d_mlp", usual[2]),
         Setting("type_vocab_size", "sizes.n_types", 2, least=1),  # every token has one
         Setting("layer_norm_eps", "layout.norm_eps", 1e-12),
         TIED_USUALLY,
-        Dropout(("hidden_dropout_prob",), ("attention_probs_dropout_prob",), 0.1),
+        Dropout(("hidden_dropout_prob",), ("attention_probs_dropout_prob",), dropout),
         Always("position_embedding_type", "absolute"),
         *pieces,
         *PLAIN,
@@ -131,6 +134,7 @@ ROBERTA = Family(
         Setting("max_position_embeddings", "sizes.n_ctx", 512, plus=_ROBERTA_FIRST),
         Setting("hidden_act", "layout.mlp", "gelu", ACTS[:1]),
         Always("pad_token_id", _ROBERTA_FIRST - 1),
+        vocab=50265,
     ),
     layout=_BOTH_SIDES,
     rows=_roberta_rows,
@@ -213,8 +217,9 @@ def _of_classes(family: Family, cls: str, pooler: str, classifier: str) -> Famil
     )
 
 
-XLM_ROBERTA = replace(ROBERTA, name="xlm-roberta", title="XLM-RoBERTa", architecture="XLMRobertaForMaskedLM")
-CAMEMBERT = replace(ROBERTA, name="camembert", title="CamemBERT", architecture="CamembertForMaskedLM")
+_OTHERS = replace(ROBERTA, pieces=(Setting("vocab_size", "sizes.d_vocab", 30522), *ROBERTA.pieces[1:]))
+XLM_ROBERTA = replace(_OTHERS, name="xlm-roberta", title="XLM-RoBERTa", architecture="XLMRobertaForMaskedLM")
+CAMEMBERT = replace(_OTHERS, name="camembert", title="CamemBERT", architecture="CamembertForMaskedLM")
 
 # Narrow tables: ELECTRA, ALBERT
 
@@ -253,6 +258,7 @@ ELECTRA = Family(
             lambda config, out: out.update(embedding_size=config.sizes.d_embed or config.sizes.d_model),
         ),
         *idle(summary_last_dropout=0.1),
+        usual=(256, 4, 1024),
     ),
     layout=_BOTH_SIDES,
     rows=_electra_rows,
@@ -296,6 +302,9 @@ ALBERT = Family(
         Always("num_hidden_groups", 1),
         Always("inner_group_num", 1),
         *idle(down_scale_factor=1, gap_size=0, net_structure_type=0, num_memory_blocks=0),
+        vocab=30000,
+        usual=(4096, 64, 16384),
+        dropout=0.0,
     ),
     layout=_BOTH_SIDES | {"shared_layers": True},
     rows=_albert_rows,

@@ -69,7 +69,7 @@ class Windows:
     switch: str = ""
     """A key that turns it on, beside which `layer_types` count too; empty: it is on where the width is a number."""
     layered: bool = True
-    """Whether files list `layer_types`."""
+    """Whether files list `layer_types`; where not, all layers are windowed, whatever they list."""
     keeps: bool = False
     """Whether windowed layers differ in more than what they see, so that the widest window is one too."""
     halves: bool = False
@@ -92,7 +92,8 @@ class Windows:
             return
         width = int(reading.number(self.key, self.width, "expected a number of positions", whole=True, least=1))
         self._words.read(reading)
-        pattern, width = values.pop("layout.window_layers"), width // 2 + 1 if self.halves else width
+        listed_pattern = values.pop("layout.window_layers")
+        pattern, width = listed_pattern if self.layered else "w", width // 2 + 1 if self.halves else width
         if "w" in pattern and (self.keeps or width < values["sizes.n_ctx"]):
             values |= {"layout.window": width, "layout.window_layers": pattern}
 

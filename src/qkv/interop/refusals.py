@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from qkv.interop.families import FAMILIES
 from qkv.jsontypes import JsonMapping
 
 _EXPERTS = "a mixture of experts (routed MLPs)"
@@ -10,13 +9,12 @@ _STATES = "state-space or recurrent layers (Mamba, RWKV)"
 _MEDIA = "images, sound or another medium beside text"
 _APART = "attention to content and to position separately"
 _SPARSE = "sparse, hashed or approximated attention"
-_LATENT = "keys and values from a latent vector (multi-head latent attention)"
 
 BY_KEY: Mapping[str, str] = {
+    "kv_lora_rank": "keys and values from a latent vector (multi-head latent attention)",
     **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "ffn_config"), _EXPERTS),
     **dict.fromkeys(("vision_config", "audio_config", "num_mel_bins", "conv_dim", "image_size"), _MEDIA),
     **dict.fromkeys(("state_size", "ssm_state_size", "mamba_d_state", "mamba_expand", "linear_num_key_heads"), _STATES),
-    "kv_lora_rank": _LATENT,
     "relative_attention_num_buckets": "score biases learned by buckets of distance",
     "num_buckets": "hashed attention",
     "attention_window": _SPARSE,
@@ -37,10 +35,9 @@ BY_TYPE: Mapping[str, str] = {
 
 def why_not_read(given: JsonMapping) -> str:
     """One sentence on a config.json that no family reads; it begins with the kind of model."""
-    read = f"qkv reads {', '.join(dict.fromkeys(family.model_type for family in FAMILIES.values()))}"
-    model_type = given.get("model_type")
+    model_type, page = given.get("model_type"), "docs/families.md lists what is read"
     if not model_type:
-        return f"config.json names no model_type; {read}"
+        return f"config.json names no model_type, so it is no model of transformers; {page}"
     ingredient = BY_TYPE.get(str(model_type)) or next((BY_KEY[key] for key in BY_KEY if given.get(key)), None)
     why = f"it needs {ingredient}, which qkv does not have" if ingredient else "qkv has no table of its tensors' names"
-    return f"{str(model_type)[:80]} is not read: {why}; {read}"
+    return f"{str(model_type)[:80]} is not read: {why}; {page}"

@@ -282,6 +282,8 @@ class Rope:
     share_key: str = "partial_rotary_factor"
     share: float = 1.0
     """What holds where nothing is said; a family that always turns everything has `shares` False."""
+    base: float = 10000.0
+    """The base where nothing is said."""
     shares: bool = False
     again: tuple[str, ...] = ()
     """Keys by which some files say base and share once more, which must agree and are not written."""
@@ -307,7 +309,7 @@ class Rope:
         if unknown:
             raise reading.refuse(key, f"{unknown[0]!r} is not a setting of rotary scaling {kind!r} that qkv knows")
         rope = _RopeSettings(reading, key, said)
-        base = rope.number("rope_theta", reading.number(self.base_key, 10000.0))
+        base = rope.number("rope_theta", reading.number(self.base_key, self.base))
         share = rope.number("partial_rotary_factor", reading.number(self.share_key, self.share))
         if share != 1 and not self.shares:
             raise reading.refuse(key, f"this family turns whole heads, but the rotary share is {share:g}")

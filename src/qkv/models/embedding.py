@@ -24,7 +24,7 @@ class Embedding(nn.Module):
     def __init__(self, sizes: Sizes, layout: Layout) -> None:
         super().__init__()
         d = sizes.d_embed or sizes.d_model
-        self.n_ctx, self.factor = sizes.n_ctx, layout.embed_factor * (math.sqrt(d) if layout.embed_scale else 1.0)
+        self.n_ctx, self.factor = sizes.n_ctx, layout.embedding_factor * (math.sqrt(d) if layout.embed_scale else 1.0)
         self.W_E = nn.Parameter(torch.empty(sizes.d_vocab, d)) if sizes.d_vocab else None
         self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx, d)) if layout.positions == "learned" else None
         self.W_type = nn.Parameter(torch.empty(sizes.n_types, d)) if sizes.n_types else None

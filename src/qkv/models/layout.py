@@ -178,7 +178,7 @@ class Layout:
     """The same of the logits of a language model."""
     logit_factor: float = 1.0
     """What the vectors are multiplied by before W_U, of a language model."""
-    embed_factor: float = 1.0
+    embedding_factor: float = 1.0
     """What the rows of W_E are multiplied by."""
     residual_factor: float = 1.0
     """What each sublayer's output is multiplied by before it is added to the residual stream."""
@@ -227,7 +227,7 @@ class Layout:
         for name in ("score_factor", "score_cap", "logit_cap", "window", "window_rope_base"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected a number of at least 0")
-        for name in ("logit_factor", "embed_factor", "residual_factor"):
+        for name in ("logit_factor", "embedding_factor", "residual_factor"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected a number above 0")
         for name, letters in (("window_layers", "wf"), ("rope_layers", "rn")):
@@ -282,8 +282,8 @@ class Layout:
 
 
 _SPECIAL = (
-    "norm_bias norm_gain first_norm mlp_bias qk_norm_whole score_factor score_cap logit_cap logit_factor embed_factor"
-    " residual_factor window rope_layers shared_layers shared_norm"
+    "norm_bias norm_gain first_norm mlp_bias qk_norm_whole score_factor score_cap logit_cap logit_factor"
+    " embedding_factor residual_factor window rope_layers shared_layers shared_norm"
 ).split()
 
 
@@ -408,8 +408,8 @@ def _check_kind(kind: str, sizes: Sizes, layout: Layout) -> None:
         raise ConfigError(f"pool = {layout.pool} has no effect on a {kind}; set it to mean")
     if sizes.d_embed and not (language and layout.head_transform or kind == "Classifier"):
         raise ConfigError(f"d_embed needs a language model with head_transform, or a Classifier; this is a {kind}")
-    if kind == "ImageClassifier" and (layout.window or layout.positions == "alibi" or layout.embed_factor != 1):
-        raise ConfigError("window, embed_factor and alibi positions are for texts; leave them out for images")
+    if kind == "ImageClassifier" and (layout.window or layout.positions == "alibi" or layout.embedding_factor != 1):
+        raise ConfigError("window, embedding_factor and alibi positions are for texts; leave them out for images")
 
 
 def check(sizes: Sizes, layout: Layout) -> None:

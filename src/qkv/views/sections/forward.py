@@ -302,7 +302,7 @@ def _finite(value: float) -> float | None:
 
 def embed_formula(layout: Layout, sizes: Sizes) -> str:
     """What enters layer 0."""
-    row = "W_E[token]" + (" × √d_model" if layout.embed_scale else "") + _times(layout.embed_factor)
+    row = "W_E[token]" + (" × √d_model" if layout.embed_scale else "") + _times(layout.embedding_factor)
     row += " + W_type[0]" if sizes.n_types else ""
     if layout.positions == "learned":
         row += " + W_pos[position]"
