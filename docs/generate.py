@@ -32,11 +32,11 @@ from qkv.commands import COMMANDS
 from qkv.commands.doctor import EXTRAS
 from qkv.inspection.answers.agreement import CLAIMS
 from qkv.installing import PUBLIC_ADDRESS
-from qkv.interop import FAMILIES
-from qkv.interop.refusals import BY_KEY, BY_TYPE
 from qkv.instruments.ledger import EARNED, EARNED_ROWS, ROW_GRADIENT
 from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, MODULES
 from qkv.instruments.schedule import KINDS, LEVELS
+from qkv.interop import FAMILIES
+from qkv.interop.refusals import BY_KEY, BY_TYPE
 from qkv.models.addresses import ACTIVATIONS, CIRCUITS, GROUPS
 from qkv.models.parts import KINDS as MATRICES
 from qkv.presets import OTHER_OPTIMIZERS, PRESETS
@@ -333,8 +333,8 @@ def families_page() -> str:
         "less than 1e-5 of the largest one, in float32, and an export gives `transformers` the same outputs again.",
         "`tests/interop` holds this for each row, on small models with random weights.",
         "",
-        "`qkv import FOLDER --out RUN` reads a folder ([how](coming-from.md)). A class in the last column decides which",
-        "row a file belongs to. The layout lists what is the same in all models of a family; the other",
+        "`qkv import FOLDER --out RUN` reads a folder ([how](coming-from.md)). The class in the last column decides",
+        "which row a file belongs to. The layout lists what is the same in all models of a family; the other",
         "[settings](settings.md) follow from its `config.json`. You can train a small model with each of these parts.",
         "",
         "## Read",

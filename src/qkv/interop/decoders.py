@@ -145,6 +145,27 @@ def _eps(key: str = "rms_norm_eps", usual: float = 1e-6) -> Setting:
 SILU = Always("hidden_act", "silu", also=("swish",))
 BIASED = Setting("attention_bias", "layout.attention_bias", False, ((False, "same"), (True, "all")))
 
+
+def _whole(value: float) -> float:
+    """A whole number as one, less the rounding of a root."""
+    return round(value) if math.isclose(value, round(value), rel_tol=1e-9) else value
+
+
+def _score_factor(key: str, usual: float, power: float) -> Joint:
+    """A key whose `power` scores are multiplied by."""
+
+    def read(reading: Reading) -> None:
+        given = reading.number(key, usual, "expected a number above 0", least=1e-9)
+        reading.values["layout.score_factor"] = float(given**power)
+
+    def write(config: ModelConfig, out: JsonObject) -> None:
+        layout = config.layout
+        factor = layout.score_factor or (config.sizes.d_head**-0.5 if layout.scale else 1.0)
+        out[key] = _whole(factor ** (1 / power))
+
+    return Joint((key,), read, write)
+
+
 # Llama with one thing or another changed
 
 OLMO = decoder(
@@ -191,7 +212,7 @@ GRANITE = decoder(
     *sizes(32000, 4096, 32, 32, 2048, mlp=11008), SILU, BIASED, TIED, _eps(), Rope(), Always("mlp_bias", False),
     Setting("embedding_multiplier", "layout.embedding_factor", 1.0),
     Setting("residual_multiplier", "layout.residual_factor", 1.0),
-    Setting("attention_multiplier", "layout.score_factor", 1.0),
+    _score_factor("attention_multiplier", 1.0, 1),
     Joint(("logits_scaling",), lambda reading: reading.values.update(
         {"layout.logit_factor": 1 / reading.number("logits_scaling", 1.0, "expected a number above 0", least=1e-9)}),
         lambda config, out: out.update(logits_scaling=1 / config.layout.logit_factor)),
@@ -243,21 +264,7 @@ def _cap(key: str, path: str, usual: float | None) -> Joint:
     return Joint((key,), read, lambda c, out: out.update({key: getattr(c.layout, path.partition(".")[2]) or None}))
 
 
-def _whole(value: float) -> float:
-    """A whole number as one, less the rounding of a root."""
-    return round(value) if math.isclose(value, round(value), rel_tol=1e-9) else value
-
-
-def _read_scalar(reading: Reading) -> None:
-    scalar = reading.number("query_pre_attn_scalar", 256, "expected a number above 0", least=1e-9)
-    reading.values["layout.score_factor"] = scalar**-0.5
-
-
-_FROM_HEADS = Joint(
-    ("query_pre_attn_scalar",),
-    _read_scalar,
-    lambda config, out: out.update(query_pre_attn_scalar=_whole(config.layout.score_factor**-2)),
-)
+_FROM_HEADS = _score_factor("query_pre_attn_scalar", 256, -0.5)
 _GEMMA = {"mlp": "geglu_tanh", "embed_scale": True}
 _TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")
 _GEMMA_NORMS = {part: name for part, name in GATED.items() if part != "norm2"} | {
