@@ -36,7 +36,7 @@ from qkv.instruments.ledger import EARNED, EARNED_ROWS, ROW_GRADIENT
 from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, MODULES
 from qkv.instruments.schedule import KINDS, LEVELS
 from qkv.interop import FAMILIES
-from qkv.interop.refusals import BY_KEY, BY_TYPE
+from qkv.interop.families import BY_KEY, BY_TYPE
 from qkv.models.addresses import ACTIVATIONS, CIRCUITS, GROUPS
 from qkv.models.parts import KINDS as MATRICES
 from qkv.presets import OTHER_OPTIMIZERS, PRESETS
@@ -329,8 +329,8 @@ def families_page() -> str:
     types = {family.model_type for family in FAMILIES.values()}
     lines = ["# Families of checkpoints", NOTE]
     lines += [
-        f"qkv reads {len(types)} types of Hugging Face models exactly: outputs differ from those of `transformers` by",
-        "less than 1e-5 of the largest one, in float32, and an export gives `transformers` the same outputs again.",
+        f"qkv reads {len(types)} types of Hugging Face models exactly. In float32, outputs differ from those of",
+        "`transformers` by less than 1e-5 of the largest one. An export gives `transformers` the same outputs again.",
         "`tests/interop` holds this for each row, on small models with random weights.",
         "",
         "`qkv import FOLDER --out RUN` reads a folder ([how](coming-from.md)). The class in the last column decides",

@@ -15,9 +15,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from qkv.errors import SourceError
 from qkv.interop import FAMILIES, read_checkpoint
 from qkv.interop.exporting import write_checkpoint
+from qkv.interop.families import BY_KEY, BY_TYPE
 from qkv.interop.importing import as_model, read_model_config
 from qkv.interop.mirror import mirror_of
-from qkv.interop.refusals import BY_KEY, BY_TYPE
 from qkv.interop.settings import Reading, read_config
 from qkv.models import build
 from qkv.models.matrices import Catalogue

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.chat import read_chat
-from qkv.interop.families import families_of
+from qkv.interop.families import families_of, why_not_read
 from qkv.interop.family import Family
 from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json
 from qkv.interop.hub import fetch
 from qkv.interop.name_map import Row
 from qkv.interop.own import own_family, read_own
-from qkv.interop.refusals import why_not_read
 from qkv.interop.settings import Reading, is_number, read_config
 from qkv.interop.tokenizer_files import read_marks, read_tokenizer
 from qkv.jsontypes import JsonObject
