@@ -3,6 +3,7 @@
 cli.md       the options of every command, from the parsers themselves
 settings.md  every setting of config.toml, with its default and its sentence
 matrices.md  every kind of matrix, activation, circuit, group and op of the change language
+families.md  every family of checkpoints that is read, and what others need
 install.md   how qkv and its extras are installed, from `qkv.installing` and pyproject.toml
 playground   one file from its modules and those of the report, see src/qkv/views/report/playground.py
 answers/     what studies found, from the result files in answers/results
@@ -34,6 +35,8 @@ from qkv.installing import PUBLIC_ADDRESS
 from qkv.instruments.ledger import EARNED, EARNED_ROWS, ROW_GRADIENT
 from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, MODULES
 from qkv.instruments.schedule import KINDS, LEVELS
+from qkv.interop import FAMILIES
+from qkv.interop.families import BY_KEY, BY_TYPE
 from qkv.models.addresses import ACTIVATIONS, CIRCUITS, GROUPS
 from qkv.models.parts import KINDS as MATRICES
 from qkv.presets import OTHER_OPTIMIZERS, PRESETS
@@ -319,6 +322,53 @@ def matrices_page() -> str:
         held = "for its window; of activations" if op.on_activations else op.freezes
         lines.append(f"| `{name}{asked}` | {sentence} | {held} |")
     return "\n".join([*lines, ""])
+
+
+def families_page() -> str:
+    """Every family of checkpoints that is read, and the ingredients that others need."""
+    types = {family.model_type for family in FAMILIES.values()}
+    lines = ["# Families of checkpoints", NOTE]
+    lines += [
+        f"qkv reads {len(types)} types of Hugging Face models exactly. In float32, outputs differ from those of",
+        "`transformers` by less than 1e-5 of the largest one. An export gives `transformers` the same outputs again.",
+        "`tests/interop` holds this for each row, on small models with random weights.",
+        "",
+        "`qkv import FOLDER --out RUN` reads a folder ([how](coming-from.md)). The class in the last column decides",
+        "which row a file belongs to. The layout lists what is the same in all models of a family; the other",
+        "[settings](settings.md) follow from its `config.json`. You can train a small model with each of these parts.",
+        "",
+        "## Read",
+        "",
+        "| family | `model_type` | layout | classes |",
+        "|---|---|---|---|",
+    ]
+    for family in FAMILIES.values():
+        layout = {name: value for name, value in family.layout.items() if name != "start"}
+        parts = ", ".join(f"`{name}={str(value).lower()}`" for name, value in layout.items())
+        classes = ", ".join((family.architecture, *family.also))
+        lines.append(f"| {family.title} | `{family.model_type}` | {parts} | {classes} |")
+    lines += [
+        "",
+        "A model without a head has exact hidden vectors (`norm_f`); its logits here are h W_E^T.",
+        "",
+        "## Refused",
+        "",
+        "Any other type is refused in a sentence that begins with its name and says what is missing. A model whose",
+        "`config.json` has one of these keys needs an ingredient that qkv does not have:",
+        "",
+        "| missing | key of `config.json`, or type |",
+        "|---|---|",
+    ]
+    for ingredient in dict.fromkeys([*BY_KEY.values(), *BY_TYPE.values()]):
+        named = [name for table in (BY_KEY, BY_TYPE) for name, needs in table.items() if needs == ingredient]
+        lines.append(f"| {ingredient} | {', '.join(f'`{name}`' for name in named)} |")
+    lines += [
+        "",
+        "Other types have no table of names yet. Inside a family, a key with a value that changes the computation in a",
+        "way that qkv does not know is refused by its name.",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def answers_page() -> str:
@@ -621,6 +671,7 @@ def kept_answers() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "presets.md": presets_page, "measures.md": measures_page}
 PAGES |= {"settings.md": settings_page, "matrices.md": matrices_page, "install.md": install_page}
+PAGES["families.md"] = families_page
 PAGES |= _answer_pages()
 PAGES["playground/index.html"] = playground
 PAGES["../README.md"] = readme

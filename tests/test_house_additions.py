@@ -207,7 +207,9 @@ def test_a_family_of_checkpoints_is_one_entry(copy):
     model = copy.folder / "model"
     model.mkdir()
     (model / "config.json").write_text('{"model_type": "unknown"}')
-    assert re.search(r"qkv reads .*\btoy\b", copy.qkv("import", "model", "--out", "run", status=2))
+    assert "unknown is not read" in copy.qkv("import", "model", "--out", "run", status=2)
+    (model / "config.json").write_text('{"model_type": "toy", "architectures": ["ToyModel"]}')
+    assert "of this family qkv reads GPT2LMHeadModel" in copy.qkv("import", "model", "--out", "run", status=2)
 
 
 @pytest.mark.skipif(bool(native.why_not("vectors")), reason=f"no compiled kernels: {native.why_not('vectors')}")

@@ -17,7 +17,8 @@ from qkv.views.live.server import LIVE_SECTIONS, Page
 from qkv.views.report.packed import wire
 from qkv.views.report.page_sections import Sections
 
-CHECKPOINTS = {family: family for family in FAMILIES} | {"gpt_neox": "neox"}
+NAMES = "gpt2 llama mistral qwen2 qwen3 bert roberta distilbert vit marian".split()
+CHECKPOINTS = {family: family for family in NAMES} | {"gpt_neox": "neox"}
 TEXT = "the cat sat on a mat"
 
 

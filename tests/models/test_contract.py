@@ -41,15 +41,44 @@ LAYOUTS = {
     "lstm in blocks": Layout(mixer="lstm", positions="learned", norm="layer", mlp="gelu", bias=True, start="recurrent"),
     "bag": Layout(mixer="mean", positions="none", norm="rms", mlp="relu", start="recurrent"),
     "qk norm without rotary": Layout(positions="learned", norm="rms", qk_norm=True, mlp="swiglu", start="xavier"),
+    "window": Layout(window=4, window_layers="wf", window_rope_base=50.0, rope_layers="rn", start="normal"),
+    "window everywhere": Layout(positions="learned", norm="layer", mlp="gelu", bias=True, window=3, start="gpt2"),
+    "alibi": Layout(positions="alibi", norm="layer", norm_e=True, mlp="gelu_tanh", bias=True, start="gpt2"),
+    "alibi in windows": Layout(positions="alibi", window=4, window_layers="fw", start="normal"),
+    "caps": Layout(score_cap=2.0, logit_cap=3.0, score_factor=0.7, mlp="geglu_tanh", tied=False, start="normal"),
+    "norm of outputs": Layout(norm_place="out", qk_norm=True, qk_norm_whole=True, start="xavier"),
+    "norms on both sides": Layout(norm_place="both", norm="layer", norm_bias="all", mlp="geglu", start="xavier"),
+    "factors": Layout(embedding_factor=3.0, residual_factor=0.4, logit_factor=0.5, start="normal"),
+    "shared norm": Layout(
+        norm="layer", norm_bias="all", mlp="gelu", mlp_bias="all", parallel=True, shared_norm=True, start="gpt2"
+    ),
+    "biased output": Layout(positions="learned", norm="layer", mlp="relu", bias=True, attention_bias="out"),
+    "norm without gain": Layout(norm="layer", norm_gain=False, mlp="silu", start="normal"),
+    "no first norm": Layout(norm="layer", norm_e=True, first_norm=False, mlp="geglu", head_bias=True, start="normal"),
+    "one layer again": Layout(
+        positions="learned",
+        norm="layer",
+        norm_place="post",
+        norm_e=True,
+        mlp="gelu",
+        bias=True,
+        head_transform=True,
+        shared_layers=True,
+        start="bert",
+    ),
 }
 SHARED = {"modern", "llama", "gpt2"}
 WITHOUT_ATTENTION = {"lstm", "lstm in blocks", "bag"}
+NARROW_TABLE = {"one layer again"}
 
 
 def config_of(kind: str, name: str) -> ModelConfig:
     shared, types = 2 if name in SHARED else 0, 2 if name == "transform" else 0
     n_heads = 1 if name in WITHOUT_ATTENTION else 4
-    sizes = Sizes(d_vocab=13, d_model=16, n_layers=2, n_heads=n_heads, n_ctx=10, n_kv_heads=shared, n_types=types)
+    d_embed = 6 if name in NARROW_TABLE else 0
+    sizes = Sizes(
+        d_vocab=13, d_model=16, n_layers=2, n_heads=n_heads, n_ctx=10, n_kv_heads=shared, n_types=types, d_embed=d_embed
+    )
     return ModelConfig(kind=kind, sizes=sizes, layout=LAYOUTS[name])
 
 

@@ -51,7 +51,7 @@ class Direct:
 
 def is_sum(layout: Layout) -> bool:
     """Whether the answers of a language model of this layout are sums of what its parts write."""
-    return layout.norm_place == "pre" and layout.skip and not layout.head_transform
+    return layout.norm_place == "pre" and layout.skip and not layout.head_transform and not layout.special
 
 
 def direct(model: LanguageModel, text: Asked, answers: tuple[int, int] | None = None) -> Direct | None:
@@ -104,7 +104,7 @@ def _towards(norm: nn.Module, r: Tensor, w: Tensor) -> tuple[Tensor, float]:
     if isinstance(norm, RMSNorm):
         return norm.gain * w / (r.square().mean() + norm.eps).sqrt(), 0.0
     if isinstance(norm, LayerNorm):
-        through = norm.gain * w
+        through = w if norm.gain is None else norm.gain * w
         u = (through - through.mean()) / (r.var(unbiased=False) + norm.eps).sqrt()
         return u, 0.0 if norm.bias is None else float(norm.bias @ w)
     return w, 0.0

@@ -86,7 +86,8 @@ def what_moved(a: OneStack, b: OneStack, ids: Int64[Tensor, "1 pos"], *, placed:
     """The changes of q, k, v and scores in every layer from model `a` to model `b` on one text.
 
     `a` and `b` are models of one configuration, such as two snapshots of a run; both are copied to float64.
-    With `placed` False, q and k are taken before QK-norm and rotary turns and there are no scores.
+    With `placed` False, q and k are taken before QK-norm and rotary turns and there are no scores; nor are there where
+    scores are more than q k^T (windows, caps, ALiBi).
 
     Raises UserError for models without attention.
     """
@@ -99,7 +100,7 @@ def what_moved(a: OneStack, b: OneStack, ids: Int64[Tensor, "1 pos"], *, placed:
             x = [record[f"{block_a.name}.x"] for record in records]
             assert block_a.attention is not None and block_b.attention is not None
             found += _of_layer(block_a.name, (block_a.attention, block_b.attention), x, a.causal, placed)
-    return found
+    return found if a.layout.plain_scores else [one for one in found if not one.address.endswith(".scores")]
 
 
 def _of_layer(

@@ -112,6 +112,7 @@ def _attentions(model: nn.Module) -> list[_Attention]:
     stacks: list[tuple[str, BlockStack]] = [("", model)] if isinstance(model, BlockStack) else []
     if isinstance(model, EncoderDecoder):
         stacks = [("enc.", model.enc), ("dec.", model.dec)]
+    stacks = [] if any(not stack.layout.plain_scores for _, stack in stacks) else stacks
     found = []
     for scope, stack in stacks:
         causal = bool(stack.causal)

@@ -57,10 +57,11 @@ def find_family(config: ModelConfig, wanted: str = "") -> Fit:
         raise ConfigError(
             f"a model without attention (mixer = {config.layout.mixer}) cannot be exported: no class has it"
         )
+    special = config.layout.special + ["d_embed"] * bool(config.sizes.d_embed)
     order = sorted(FAMILIES.values(), key=lambda family: family.name != wanted)
     nearest: tuple[int, str] | None = None
     for family in order:
-        if family.kind != config.kind:
+        if family.kind != config.kind or (family.absent and family.name != wanted):
             continue
         try:
             obstacles = _obstacles(family, config)
@@ -73,6 +74,10 @@ def find_family(config: ModelConfig, wanted: str = "") -> Fit:
         if nearest is None or distance < nearest[0]:
             nearest = distance, f"the nearest known layout, {family.title}, {lacks}"
     why_not = nearest[1] if nearest else f"no known layout is a {config.kind}"
+    if special:
+        raise ConfigError(
+            f"this model cannot be exported: {why_not}, and the file of qkv's own has no {', '.join(special)}"
+        )
     return Fit(None, OWN_CLASSES[config.kind], why_not)
 
 
@@ -99,11 +104,11 @@ def _obstacles(family: Family, config: ModelConfig) -> list[str]:
 
 def _config_json(family: Family, config: ModelConfig) -> JsonObject:
     """The settings of a config.json, without ids of tokens."""
-    out: JsonObject = {"architectures": [family.architecture], "model_type": family.name, "dtype": "float32"}
-    bias = neutral(config).layout.attention_bias  # in the word that families use
-    said = replace(config, layout=replace(config.layout, attention_bias=bias))
+    out: JsonObject = {"architectures": [family.architecture], "model_type": family.model_type, "dtype": "float32"}
+    words = neutral(config).layout  # biases in the words that families use
+    said = {name: getattr(words, name) for name in ("attention_bias", "norm_bias", "mlp_bias")}
     for piece in family.pieces:
-        piece.write(said, out)
+        piece.write(replace(config, layout=replace(config.layout, **said)), out)
     return out
 
 

@@ -6,12 +6,16 @@ names are those of Hugging Face `transformers`. Rotary positions pair coordinate
 are copied as they are; only weights in Meta's original Llama format pair neighbours, and those are not read here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from qkv.interop.decoders import DECODERS
+from qkv.interop.encoders import ENCODERS, POOLER
 from qkv.interop.family import ACTS, PLAIN, TABLE, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
+from qkv.interop.layers import Windows
 from qkv.interop.name_map import BESIDE, ONE, TRANSPOSED, After, Interleaved, PatchForm, Row
-from qkv.interop.settings import YES_NO, Always, Dropout, ImageSize, Labels, Piece, Rope, Setting, Window
+from qkv.interop.settings import YES_NO, Always, Dropout, ImageSize, Labels, Piece, Rope, Setting
+from qkv.jsontypes import JsonMapping
 from qkv.models.layout import ModelConfig
 
 # GPT-2
@@ -136,11 +140,17 @@ LLAMA = _gated(
     *idle(is_llama_config=True, rope_interleaved=False, activation="swiglu"),
     even_heads=True,
 )
-MISTRAL = _gated("mistral", "Mistral", _HEAD_DIM, Window())
+MISTRAL = _gated("mistral", "Mistral", _HEAD_DIM, Windows(layered=False))
+_QWEN_WINDOWS = Windows(
+    switch="use_sliding_window",
+    usual=lambda n, given: [
+        "sliding_attention" if layer >= given.get("max_window_layers", 28) else "full_attention" for layer in range(n)
+    ],
+)
 QWEN2 = _gated(
     "qwen2",
     "Qwen2",
-    Window("use_sliding_window"),
+    _QWEN_WINDOWS,
     *idle(use_mrope=False),
     attention_bias="qkv",
     even_heads=True,
@@ -150,7 +160,7 @@ QWEN3 = _gated(
     "Qwen3",
     Setting("head_dim", "sizes.d_head", 128),
     _ATTENTION_BIAS,
-    Window("use_sliding_window"),
+    _QWEN_WINDOWS,
     qk_norm=True,
 )
 
@@ -159,7 +169,7 @@ QWEN3 = _gated(
 
 
 def _neox_rows(config: ModelConfig) -> list[Row]:
-    block, joined = "gpt_neox.layers.{L}.", Interleaved(config.sizes.d_head)
+    block, joined = "gpt_neox.layers.{L}.", Interleaved(config.sizes.n_heads)
     return [
         row("gpt_neox.embed_in.weight", "W_E"),
         *norm(f"{block}input_layernorm", "L{L}.norm1"),
@@ -206,160 +216,6 @@ NEOX = Family(
     even_heads=True,
 )
 
-
-# BERT, RoBERTa, DistilBERT
-
-
-def _bert_body(base: str) -> list[Row]:
-    block = f"{base}encoder.layer.{{L}}."
-    return [
-        row(f"{base}embeddings.word_embeddings.weight", "W_E"),
-        row(f"{base}embeddings.token_type_embeddings.weight", "W_type"),
-        *norm(f"{base}embeddings.LayerNorm", "norm_e"),
-        *attention(f"{block}attention.", "self.query self.key self.value output.dense"),
-        *norm(f"{block}attention.output.LayerNorm", "L{L}.norm1"),
-        *mlp(block, "intermediate.dense output.dense"),
-        *norm(f"{block}output.LayerNorm", "L{L}.norm2"),
-    ]
-
-
-def _bert_rows(config: ModelConfig) -> list[Row]:
-    head = "cls.predictions."
-    return [
-        *_bert_body("bert."),
-        row("bert.embeddings.position_embeddings.weight", "W_pos"),
-        *linear(f"{head}transform.dense", "W_transform", "b_transform"),
-        *norm(f"{head}transform.LayerNorm", "norm_u"),
-        row(f"{head}decoder.weight", "W_U", form=TRANSPOSED),
-        row(f"{head}decoder.bias", "b_U"),
-        row(f"{head}bias", "b_U", copy=not config.layout.tied),  # transformers reads it where W_U is tied only
-    ]
-
-
-def _roberta_rows(config: ModelConfig) -> list[Row]:
-    return [
-        *_bert_body("roberta."),
-        row("roberta.embeddings.position_embeddings.weight", "W_pos", form=After(_ROBERTA_FIRST)),
-        *linear("lm_head.dense", "W_transform", "b_transform"),
-        *norm("lm_head.layer_norm", "norm_u"),
-        row("lm_head.decoder.weight", "W_U", form=TRANSPOSED),
-        row("lm_head.decoder.bias", "b_U"),
-        row("lm_head.bias", "b_U", copy=not config.layout.tied),
-    ]
-
-
-def _distilbert_rows(config: ModelConfig) -> list[Row]:
-    block = "distilbert.transformer.layer.{L}."
-    return [
-        row("distilbert.embeddings.word_embeddings.weight", "W_E"),
-        row("distilbert.embeddings.position_embeddings.weight", "W_pos"),
-        *norm("distilbert.embeddings.LayerNorm", "norm_e"),
-        *attention(f"{block}attention.", "q_lin k_lin v_lin out_lin"),
-        *norm(f"{block}sa_layer_norm", "L{L}.norm1"),
-        *mlp(f"{block}ffn.", "lin1 lin2"),
-        *norm(f"{block}output_layer_norm", "L{L}.norm2"),
-        *linear("vocab_transform", "W_transform", "b_transform"),
-        *norm("vocab_layer_norm", "norm_u"),
-        *linear("vocab_projector", "W_U", "b_U"),
-    ]
-
-
-_ROBERTA_FIRST = 2
-"""RoBERTa counts positions from the padding token's id and one: rows 0 and 1 are no position of a text."""
-
-_BOTH_SIDES = {
-    "positions": "learned",
-    "norm": "layer",
-    "norm_place": "post",
-    "norm_e": True,
-    "bias": True,
-    "head_transform": True,
-    "start": "bert",
-}
-
-
-def _bert_pieces(*pieces: Piece) -> tuple[Piece, ...]:
-    return (
-        Setting("vocab_size", "sizes.d_vocab", 30522),
-        Setting("hidden_size", "sizes.d_model", 768),
-        Setting("num_hidden_layers", "sizes.n_layers", 12),
-        Setting("num_attention_heads", "sizes.n_heads", 12),
-        Setting("intermediate_size", "sizes.d_mlp", 3072),
-        Setting("type_vocab_size", "sizes.n_types", 2, least=1),  # every token has one
-        Setting("layer_norm_eps", "layout.norm_eps", 1e-12),
-        TIED_USUALLY,
-        Dropout(("hidden_dropout_prob",), ("attention_probs_dropout_prob",), 0.1),
-        Always("position_embedding_type", "absolute"),
-        *pieces,
-        *PLAIN,
-    )
-
-
-_POOLER = "the pooler of the first token"
-BERT = Family(
-    name="bert",
-    title="BERT",
-    kind="MaskedLM",
-    preset="bert",
-    architecture="BertForMaskedLM",
-    also=("BertForPreTraining",),
-    auto="AutoModelForMaskedLM",
-    base="bert.",
-    pieces=_bert_pieces(
-        Setting("max_position_embeddings", "sizes.n_ctx", 512), Setting("hidden_act", "layout.mlp", "gelu", ACTS)
-    ),
-    layout=_BOTH_SIDES,
-    rows=_bert_rows,
-    buffers=("*.embeddings.position_ids",),
-    left_out={"bert.pooler.*": _POOLER, "cls.seq_relationship.*": "the next-sentence head"},
-    even_heads=True,
-)
-ROBERTA = Family(
-    name="roberta",
-    title="RoBERTa",
-    kind="MaskedLM",
-    preset="bert",
-    architecture="RobertaForMaskedLM",
-    auto="AutoModelForMaskedLM",
-    base="roberta.",
-    pieces=_bert_pieces(
-        Setting("max_position_embeddings", "sizes.n_ctx", 512, plus=_ROBERTA_FIRST),
-        Setting("hidden_act", "layout.mlp", "gelu", ACTS[:1]),
-        Always("pad_token_id", _ROBERTA_FIRST - 1),
-    ),
-    layout=_BOTH_SIDES,
-    rows=_roberta_rows,
-    buffers=("*.embeddings.position_ids",),
-    left_out={"roberta.pooler.*": _POOLER},
-    even_heads=True,
-)
-DISTILBERT = Family(
-    name="distilbert",
-    title="DistilBERT",
-    kind="MaskedLM",
-    preset="bert",
-    architecture="DistilBertForMaskedLM",
-    auto="AutoModelForMaskedLM",
-    base="distilbert.",
-    pieces=(
-        Setting("vocab_size", "sizes.d_vocab", 30522),
-        Setting("max_position_embeddings", "sizes.n_ctx", 512),
-        Setting("dim", "sizes.d_model", 768),
-        Setting("hidden_dim", "sizes.d_mlp", 3072),
-        Setting("n_layers", "sizes.n_layers", 6),
-        Setting("n_heads", "sizes.n_heads", 12),
-        Setting("activation", "layout.mlp", "gelu", ACTS[:1] + ACTS[4:5]),
-        Always("sinusoidal_pos_embds", False, also=(True,)),  # the rows are in the file either way
-        Always("tie_weights_", True, written=False),
-        TIED_USUALLY,
-        Dropout(("dropout",), ("attention_dropout",), 0.1),
-        *PLAIN,
-    ),
-    layout=_BOTH_SIDES | {"norm_eps": 1e-12},
-    rows=_distilbert_rows,
-    buffers=("*.embeddings.position_ids",),
-    even_heads=True,
-)
 
 # ViT
 
@@ -412,7 +268,7 @@ VIT = Family(
     ),
     layout={"positions": "learned", "norm": "layer", "bias": True, "tied": False, "pool": "class", "start": "bert"},
     rows=_vit_rows,
-    left_out={"vit.pooler.*": _POOLER},
+    left_out={"vit.pooler.*": POOLER},
     even_heads=True,
 )
 
@@ -440,46 +296,134 @@ def _marian_rows(config: ModelConfig) -> list[Row]:
     return rows
 
 
-MARIAN = Family(
-    name="marian",
-    title="Marian",
-    kind="EncoderDecoderLM",
-    preset="vaswani",
-    architecture="MarianMTModel",
-    auto="AutoModelForSeq2SeqLM",
-    base="model.",
-    pieces=(
-        Setting("vocab_size", "sizes.d_vocab", 58101, again=("decoder_vocab_size",)),
-        Setting("max_position_embeddings", "sizes.n_ctx", 1024),
-        Setting("d_model", "sizes.d_model", 1024),
-        Setting("encoder_layers", "sizes.n_layers", 12, same=("decoder_layers",), again=("num_hidden_layers",)),
-        Setting("encoder_attention_heads", "sizes.n_heads", 16, same=("decoder_attention_heads",)),
-        Setting("encoder_ffn_dim", "sizes.d_mlp", 4096, same=("decoder_ffn_dim",)),
-        Setting("activation_function", "layout.mlp", "gelu", (("silu", "silu"), ("swish", "silu"), *ACTS)),
-        Setting("scale_embedding", "layout.embed_scale", False, YES_NO),
-        Setting("share_encoder_decoder_embeddings", "layout.tied", True, YES_NO, same=("tie_word_embeddings",)),
-        Dropout(("dropout",), ("attention_dropout", "activation_dropout"), 0.1),
-        *idle(encoder_layerdrop=0.0, decoder_layerdrop=0.0, normalize_before=False, add_final_layer_norm=False),
-        *idle(add_bias_logits=False, normalize_embedding=False, static_position_embeddings=True),
-        Always("is_encoder_decoder", True),
-        *(piece for piece in PLAIN if piece.key != "is_encoder_decoder"),
-    ),
-    layout={
-        "positions": "sinusoidal_halves",
-        "norm": "layer",
-        "norm_place": "post",
-        "norm_eps": 1e-5,
-        "bias": True,
-        "head_bias": True,
-        "start": "xavier",
-    },
-    rows=_marian_rows,
-    sines=("*.embed_positions.weight",),
-    even_heads=True,
+def _seq2seq(
+    name: str, title: str, cls: str, rows: Callable[[ModelConfig], list[Row]], *pieces: Piece, **layout: bool | str
+) -> Family:
+    """A family of encoder-decoders in the words of Marian and BART."""
+    return Family(
+        name=name,
+        title=title,
+        kind="EncoderDecoderLM",
+        preset="vaswani",
+        architecture=cls,
+        auto="AutoModelForSeq2SeqLM",
+        base="model.",
+        pieces=(
+            Setting("max_position_embeddings", "sizes.n_ctx", 1024),
+            Setting("d_model", "sizes.d_model", 1024),
+            Setting("encoder_layers", "sizes.n_layers", 12, same=("decoder_layers",), again=("num_hidden_layers",)),
+            Setting("encoder_attention_heads", "sizes.n_heads", 16, same=("decoder_attention_heads",)),
+            Setting("encoder_ffn_dim", "sizes.d_mlp", 4096, same=("decoder_ffn_dim",)),
+            Setting("activation_function", "layout.mlp", "gelu", (("silu", "silu"), ("swish", "silu"), *ACTS)),
+            Setting("scale_embedding", "layout.embed_scale", False, YES_NO),
+            Dropout(("dropout",), ("attention_dropout", "activation_dropout"), 0.1),
+            *idle(encoder_layerdrop=0.0, decoder_layerdrop=0.0),
+            *idle(add_bias_logits=False, static_position_embeddings=True),
+            Always("is_encoder_decoder", True),
+            *pieces,
+            *(piece for piece in PLAIN if piece.key != "is_encoder_decoder"),
+        ),
+        layout={"norm": "layer", "norm_eps": 1e-5, "bias": True, "head_bias": True, "start": "xavier"} | layout,
+        rows=rows,
+        sines=("*.embed_positions.weight",) if layout["positions"] == "sinusoidal_halves" else (),
+        even_heads=True,
+    )
+
+
+MARIAN = _seq2seq(
+    "marian",
+    "Marian",
+    "MarianMTModel",
+    _marian_rows,
+    Setting("vocab_size", "sizes.d_vocab", 58101, again=("decoder_vocab_size",)),
+    Setting("share_encoder_decoder_embeddings", "layout.tied", True, YES_NO, same=("tie_word_embeddings",)),
+    *idle(normalize_before=False, add_final_layer_norm=False, normalize_embedding=False),
+    positions="sinusoidal_halves",
+    norm_place="post",
+)
+
+
+def _bart_rows(config: ModelConfig) -> list[Row]:
+    rows = _marian_rows(config)
+    for side, stem in (("enc", "model.encoder."), ("dec", "model.decoder.")):
+        rows += [row(f"{stem}embed_positions.weight", f"{side}.W_pos", form=After(2))]
+        rows += norm(f"{stem}layernorm_embedding", f"{side}.norm_e") + norm(f"{stem}layer_norm", f"{side}.norm_f")
+    return rows
+
+
+BART = _seq2seq(
+    "bart",
+    "BART",
+    "BartForConditionalGeneration",
+    _bart_rows,
+    Setting("vocab_size", "sizes.d_vocab", 50265),
+    TIED_USUALLY,
+    *idle(normalize_before=False, add_final_layer_norm=False, normalize_embedding=True),
+    positions="learned",
+    norm_place="post",
+    norm_e=True,
+)
+MBART = _seq2seq(
+    "mbart",
+    "mBART",
+    "MBartForConditionalGeneration",
+    _bart_rows,
+    Setting("vocab_size", "sizes.d_vocab", 50265),
+    TIED_USUALLY,
+    *idle(normalize_before=True, add_final_layer_norm=True, normalize_embedding=True),
+    positions="learned",
+    norm_e=True,
 )
 
 
 FAMILIES: Mapping[str, Family] = {
-    family.name: family for family in (GPT2, LLAMA, QWEN3, QWEN2, MISTRAL, NEOX, BERT, ROBERTA, DISTILBERT, VIT, MARIAN)
+    family.name: family
+    for family in (GPT2, LLAMA, QWEN3, QWEN2, MISTRAL, NEOX, *ENCODERS, VIT, MARIAN, BART, MBART, *DECODERS)
 }
-"""`model_type` -> family; for export the first that fits is taken."""
+"""Name -> family; for export the first that fits is taken."""
+
+
+def families_of(model_type: object) -> list[Family]:
+    """The families of a `model_type`, the one of its usual class first; none where it is not read."""
+    return [family for family in FAMILIES.values() if family.model_type == model_type]
+
+
+# What is not read
+
+_EXPERTS = "a mixture of experts (routed MLPs)"
+_STATES = "state-space or recurrent layers (Mamba, RWKV)"
+_MEDIA = "images, sound or another medium beside text"
+_APART = "attention to content and to position separately"
+_SPARSE = "sparse, hashed or approximated attention"
+
+BY_KEY: Mapping[str, str] = {
+    "kv_lora_rank": "keys and values from a latent vector (multi-head latent attention)",
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "ffn_config"), _EXPERTS),
+    **dict.fromkeys(("vision_config", "audio_config", "num_mel_bins", "conv_dim", "image_size"), _MEDIA),
+    **dict.fromkeys(("state_size", "ssm_state_size", "mamba_d_state", "mamba_expand", "linear_num_key_heads"), _STATES),
+    "relative_attention_num_buckets": "score biases learned by buckets of distance",
+    "num_buckets": "hashed attention",
+    "attention_window": _SPARSE,
+}
+"""A key of config.json -> the ingredient that it speaks of."""
+BY_TYPE: Mapping[str, str] = {
+    model_type: ingredient
+    for ingredient, types in {
+        _STATES: "rwkv xlstm recurrent_gemma lfm2",
+        _APART: "deberta deberta-v2 xlnet transfo-xl funnel",
+        _SPARSE: "big_bird bigbird_pegasus nystromformer yoso fnet lsg mra",
+        "q, k and v in one tensor, in an order of its own": "codegen",
+    }.items()
+    for model_type in types.split()
+}
+"""`model_type` -> the same, where no key says it."""
+
+
+def why_not_read(given: JsonMapping) -> str:
+    """One sentence on a config.json that no family reads; it begins with the kind of model."""
+    model_type, page = given.get("model_type"), "docs/families.md lists what is read"
+    if not model_type:
+        return f"config.json names no model_type, so it is no model of transformers; {page}"
+    ingredient = BY_TYPE.get(str(model_type)) or next((BY_KEY[key] for key in BY_KEY if given.get(key)), None)
+    why = f"it needs {ingredient}, which qkv does not have" if ingredient else "qkv has no table of its tensors' names"
+    return f"{str(model_type)[:80]} is not read: {why}; {page}"

@@ -14,7 +14,7 @@ class Family:
     """How one kind of checkpoint is written."""
 
     name: str
-    """`model_type` of its config.json."""
+    """`model_type` of its config.json, and behind a space what else tells it from others of that type."""
     title: str
     """As people call it."""
     kind: str
@@ -43,6 +43,13 @@ class Family:
     """Patterns of tensors that belong to another use of the model -> what they are, in words."""
     even_heads: bool = False
     """Whether transformers insists that d_model divides into n_heads."""
+    absent: tuple[str, ...] = ()
+    """Addresses that its files have not and that are 0 here; the head of a model that has none."""
+
+    @property
+    def model_type(self) -> str:
+        """`model_type` of its config.json."""
+        return self.name.partition(" ")[0]
 
 
 def row(stored: str, *addresses: str, form: Form = SAME, copy: bool = False) -> Row:

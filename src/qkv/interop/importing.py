@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.chat import read_chat
-from qkv.interop.families import FAMILIES
+from qkv.interop.families import families_of, why_not_read
 from qkv.interop.family import Family
 from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json
 from qkv.interop.hub import fetch
@@ -78,21 +78,26 @@ def read_model_config(folder: Path) -> tuple[Family, ModelConfig, list[str]]:
         raise SourceError(no_model(folder))
     given, path = read_json(folder, "config.json"), folder / "config.json"
     name = given.get("model_type")
-    if not isinstance(name, str) or name not in FAMILIES:
-        if name == OWN_TYPE:
-            config = read_own(given, path)
-            return own_family(config.kind), config, []
-        kind = f"model_type is {name!r}, a kind of model that qkv does not read" if name else "it names no model_type"
-        raise SourceError(f"{path}: {kind}; qkv reads {', '.join(FAMILIES)}")
-    family = FAMILIES[name]
-    found = given.get("architectures") or [family.architecture]
-    if not isinstance(found, list) or not {family.architecture, *family.also} & set(map(str, found)):
-        fine = " or ".join((family.architecture, *family.also))
+    if name == OWN_TYPE:
+        config = read_own(given, path)
+        return own_family(config.kind), config, []
+    families = families_of(name)
+    if not families:
+        raise SourceError(f"{why_not_read(given)} ({path})")
+    found = given.get("architectures") or [families[0].architecture]
+    classes = set(map(str, found)) if isinstance(found, list) else set()
+    family = next((one for one in families if {one.architecture, *one.also} & classes), None)
+    if family is None:
+        fine = " or ".join(cls for one in families for cls in (one.architecture, *one.also))
         raise SourceError(f"{path}: the model is a {str(found)[1:-1]}; of this family qkv reads {fine}")
     reading = Reading(str(path), given)
     read_config(family.pieces, reading)
     if family.kind == "ImageClassifier":
         _read_pixels(folder, reading)
+    if family.absent:
+        reading.notes.append(
+            f"a {family.architecture} has no output head: its hidden vectors are exact, and the logits here are h W_E^T"
+        )
     return family, as_model(family, reading), reading.notes
 
 
@@ -166,7 +171,7 @@ def rows_of_model(family: Family, config: ModelConfig) -> list[Placed]:
             if all(address in catalogue.addresses for address in own):
                 shapes = tuple(tuple(catalogue.entry(address).parameter.shape) for address in own)
                 placed.append(Placed(here, own, shapes, any(aliases)))
-    named = {address for item in placed for address in item.addresses}
+    named = {address for item in placed for address in item.addresses} | set(family.absent)
     assert named == set(catalogue.addresses), f"{family.name} names not {set(catalogue.addresses) - named}"
     return placed
 
@@ -217,8 +222,9 @@ def _read_state(
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         files = ", ".join(sorted({stored.file for stored in weights.tensors.values()})[:3])
         raise SourceError(f"{weights.folder}: missing from {files}: {names}{more}; config.json asks for them")
-    order = Catalogue(build(config, 0, materialise=False)).addresses
-    return {address: state[address] for address in order}
+    catalogue = Catalogue(build(config, 0, materialise=False))
+    state |= {a: torch.zeros(catalogue.entry(a).parameter.shape, dtype=dtype) for a in family.absent}
+    return {address: state[address] for address in catalogue.addresses}
 
 
 WRAPPERS = {
@@ -324,9 +330,13 @@ def _no_tensor(family: Family, known: set[str], weights: Weights, name: str) -> 
 
 def neutral(config: ModelConfig) -> ModelConfig:
     """The same without what no output depends on: dropout, the name of the start, a stride that patches have anyway."""
-    bias = config.layout.biased
-    bias = "same" if bias == ("all" if config.layout.bias else "none") else bias
-    layout = dataclasses.replace(config.layout, dropout=0.0, start="normal", attention_bias=bias)
+    layout, plain = config.layout, "all" if config.layout.bias else "none"
+    biases = {"attention_bias": layout.biased}
+    biases["norm_bias"] = "all" if layout.norm == "layer" and layout.has_bias("norm") else "none"
+    biases["mlp_bias"] = "all" if layout.has_bias("mlp") else "none"
+    biases["norm_bias"] = plain if layout.norm != "layer" else biases["norm_bias"]
+    said = {name: "same" if bias == plain else bias for name, bias in biases.items()}
+    layout = dataclasses.replace(layout, dropout=0.0, start="normal", **said)  # type: ignore[arg-type]
     patches = config.patches
     if patches is not None and patches.stride == patches.patch:
         patches = dataclasses.replace(patches, stride=0)

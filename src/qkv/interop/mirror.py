@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, SourceError, nearest
-from qkv.interop.families import FAMILIES
+from qkv.interop.families import families_of
 from qkv.interop.family import Family
 from qkv.interop.importing import Placed, as_model, rows_of_model
-from qkv.interop.name_map import BESIDE, SAME, STACKED, TRANSPOSED, Form, Row
+from qkv.interop.name_map import BESIDE, ONE_PLUS, SAME, STACKED, TRANSPOSED, Form, Row
 from qkv.interop.settings import Reading, read_config
 from qkv.jsontypes import JsonMapping
 from qkv.models import build
@@ -174,7 +174,8 @@ class Mirror:
                 for held in link.held:
                     held.grad = None
                 continue
-            for held, part in zip(link.held, link.form.split(_dense(link.live.grad), link.shapes), strict=True):
+            form = SAME if link.form is ONE_PLUS else link.form  # a constant beside the weight has no gradient
+            for held, part in zip(link.held, form.split(_dense(link.live.grad), link.shapes), strict=True):
                 held.grad = torch.empty_like(held) if held.grad is None else held.grad
                 held.grad.copy_(part)
 
@@ -234,9 +235,10 @@ def mirror_of(
     config = getattr(model, "config", None)
     if names is None and type(model) in MODELS.values():
         return _of_ours(model)
-    family, as_dict = FAMILIES.get(getattr(config, "model_type", "")), getattr(config, "to_dict", None)
-    if names is None and family is not None and as_dict is not None:
-        return _of_family(model, family, as_dict())
+    families, as_dict = families_of(getattr(config, "model_type", "")), getattr(config, "to_dict", None)
+    if names is None and families and as_dict is not None:
+        own = [one for one in families if type(model).__name__ in (one.architecture, *one.also)]
+        return _of_family(model, (own or families)[0], as_dict())
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if names is None:
         known = [table for table in NAMES.values() if _covers(table, parameters)]

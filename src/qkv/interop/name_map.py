@@ -102,21 +102,62 @@ SAME, TRANSPOSED, BESIDE, STACKED, ONE = _Same(), _Transposed(), _Beside(), _Sta
 
 @dataclass(frozen=True)
 class Interleaved:
-    """Heads of q, k and v in turn along the first axis: [n_heads, 3, d_head, in], or without `in` for biases."""
+    """For each key/value head in turn its query heads, k and v, along the first axis: [n_kv_heads, group + 2, d_head,
+    in], or without `in` for biases."""
 
-    d_head: int
+    n_kv_heads: int
 
     def stored_shape(self, shapes: Sequence[Shape]) -> Shape:
         return STACKED.stored_shape(shapes)
 
     def split(self, stored: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
-        heads = stored.unflatten(0, (-1, len(shapes), self.d_head))
-        pieces = [heads.select(1, i).flatten(0, 1) for i in range(len(shapes))]
+        widths = [shape[-1] // self.n_kv_heads for shape in shapes]
+        pieces = [piece.flatten(0, 1) for piece in stored.unflatten(0, (self.n_kv_heads, -1)).split(widths, dim=1)]
         return [piece.t() if piece.ndim == 2 else piece for piece in pieces]
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        rows = [(part.t() if part.ndim == 2 else part).unflatten(0, (-1, self.d_head)) for part in parts]
-        return torch.stack(rows, dim=1).flatten(0, 2)
+        rows = [(part.t() if part.ndim == 2 else part).unflatten(0, (self.n_kv_heads, -1)) for part in parts]
+        return torch.cat(rows, dim=1).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """W_Q or W_K [out, in], or their biases [out], whose rotary positions pair neighbours 2 i and 2 i + 1 of the first
+    `turned` of `d_head` coordinates; ours pair i with i + turned / 2, so they are put in that order.
+    """
+
+    d_head: int
+    turned: int
+
+    def stored_shape(self, shapes: Sequence[Shape]) -> Shape:
+        return shapes[0][::-1]
+
+    def split(self, stored: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+        return [stored.unflatten(0, (-1, self.d_head))[:, self._order()].flatten(0, 1).t()]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        back = self._order().argsort()
+        return parts[0].t().unflatten(0, (-1, self.d_head))[:, back].flatten(0, 1)
+
+    def _order(self) -> Tensor:
+        every = torch.arange(self.d_head)
+        return torch.cat((every[: self.turned : 2], every[1 : self.turned : 2], every[self.turned :]))
+
+
+class _OnePlus:
+    """A gain stored as what it is above 1."""
+
+    def stored_shape(self, shapes: Sequence[Shape]) -> Shape:
+        return shapes[0]
+
+    def split(self, stored: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+        return [1 + stored]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        return parts[0] - 1
+
+
+ONE_PLUS = _OnePlus()
 
 
 @dataclass(frozen=True)

@@ -257,48 +257,6 @@ class Labels:
         out["label2id"] = {name: i for i, name in enumerate(config.classes)}
 
 
-_USUAL_WINDOW = 4096
-"""The width of a file that says none; null is no window."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """A sliding window of attention. Up to its width a text sees everything, so the context is cut to that width."""
-
-    switch: str = ""
-    """A key that turns it on, and beside which `layer_types` count; empty: it is on where the width is a number."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return ("sliding_window", "layer_types", *((self.switch, "max_window_layers") if self.switch else ()))
-
-    def read(self, reading: Reading) -> None:
-        given = reading.given
-        on = given.get("sliding_window", _USUAL_WINDOW) is not None
-        kinds = given.get("layer_types") or []
-        known = {"full_attention", "sliding_attention"}
-        if not isinstance(kinds, list) or not {str(kind) for kind in kinds} <= known:
-            raise reading.refuse("layer_types", "qkv reads full_attention and sliding_attention")
-        if self.switch:
-            on = on and ("sliding_attention" in kinds if kinds else given.get(self.switch, False))
-        if not on:
-            return
-        width = reading.number("sliding_window", _USUAL_WINDOW, "expected a number of positions", whole=True, least=1)
-        n_ctx = reading.values["sizes.n_ctx"]
-        if width < n_ctx:
-            reading.values["sizes.n_ctx"] = width
-            reading.notes.append(
-                f"attention sees {width} positions back (sliding_window), so n_ctx is {width} here instead of {n_ctx}:"
-                " up to that length both compute the same"
-            )
-
-    def write(self, config: ModelConfig, out: JsonObject) -> None:
-        if self.switch:
-            out[self.switch] = False
-        else:
-            out["sliding_window"] = None
-
-
 _ROPE_KEYS = {
     "default": (),
     "linear": ("factor",),
@@ -324,6 +282,8 @@ class Rope:
     share_key: str = "partial_rotary_factor"
     share: float = 1.0
     """What holds where nothing is said; a family that always turns everything has `shares` False."""
+    base: float = 10000.0
+    """The base where nothing is said."""
     shares: bool = False
     again: tuple[str, ...] = ()
     """Keys by which some files say base and share once more, which must agree and are not written."""
@@ -349,7 +309,7 @@ class Rope:
         if unknown:
             raise reading.refuse(key, f"{unknown[0]!r} is not a setting of rotary scaling {kind!r} that qkv knows")
         rope = _RopeSettings(reading, key, said)
-        base = rope.number("rope_theta", reading.number(self.base_key, 10000.0))
+        base = rope.number("rope_theta", reading.number(self.base_key, self.base))
         share = rope.number("partial_rotary_factor", reading.number(self.share_key, self.share))
         if share != 1 and not self.shares:
             raise reading.refuse(key, f"this family turns whole heads, but the rotary share is {share:g}")

@@ -64,6 +64,7 @@ class Attention(Protocol):
     n_kv_heads: int
     d_head: int
     scale: float
+    by_formula: bool
 
     @property
     def qnorm(self) -> Norm | None: ...
@@ -144,7 +145,7 @@ def attention(
 ) -> Stream:
     """[x +] drop(attention(norm(x)))."""
     whole = of.rotary is None or of.rotary.whole
-    if cache is None and context is None and whole and autograd.serves(x):
+    if cache is None and context is None and whole and not of.by_formula and autograd.serves(x):
         q, k, v, x = _heads(of, x, norm)
         z = attend(q, k, v, to, of.scale)
         if skip and drop is None:
@@ -180,7 +181,7 @@ def mlp(
     of: MLP, x: Stream, *, norm: nn.Module | None = None, skip: bool = False, site: str = "", drop: Drop | None = None
 ) -> Stream:
     """[x +] drop(mlp(norm(x)))."""
-    if of.kind not in ("relu", "silu") and autograd.serves(x):
+    if of.kind not in ("relu", "silu", "geglu", "geglu_tanh") and autograd.serves(x):
         h, inside = _fast(norm, x)
         joint = skip and drop is None and h is x
         weights, biases = (of.W_in, of.W_gate, of.W_out), (of.b_in, of.b_out)

@@ -7,6 +7,7 @@ QK-norm: Henry et al. 2020 (arXiv 2010.04245).
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -35,12 +36,20 @@ Documents = Int[Tensor, "batch query_pos"]
 
 
 def attend_explicit(
-    q: Queries, k: Keys, v: Values, to: Visible, scale: float, *, name: str = "", hook: Hook | None = None
+    q: Queries,
+    k: Keys,
+    v: Values,
+    to: Visible,
+    scale: float,
+    *,
+    cap: float = 0.0,
+    name: str = "",
+    hook: Hook | None = None,
 ) -> tuple[Mixed, Pattern, Pattern]:
     """`attend` by its formula: (z, scores, pattern).
 
-    Scores are scaled and -inf where a key is hidden, so pattern = softmax(scores) and its rows sum to 1. `hook` may
-    replace scores and pattern on the way.
+    Scores are scaled, then cap * tanh(score / cap) where there is a `cap`, and -inf where a key is hidden, so pattern =
+    softmax(scores) and its rows sum to 1. `hook` may replace scores and pattern on the way.
     """
     group = q.shape[1] // k.shape[1]
     if group > 1:  # each key/value head once for every query head that reads it: [batch, n_heads, key_pos, d_head]
@@ -48,6 +57,8 @@ def attend_explicit(
     with torch.autocast(q.device.type, enabled=False):  # under bfloat16 scores are summed and kept in float32
         wide = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
         scores = (q.to(wide) * scale) @ k.to(wide).transpose(-2, -1)
+    if cap:
+        scores = cap * (scores / cap).tanh()
     if to.causal:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(hidden, -math.inf)
@@ -108,10 +119,12 @@ class MultiHeadAttention(nn.Module):
     """Heads of attention side by side: out = concat_h(softmax(q_h k_h^T / sqrt(d_head)) v_h) W_O.
 
     W_Q [d_model, n_heads * d_head], W_K and W_V [d_model, n_kv_heads * d_head], W_O [n_heads * d_head, d_model], with
-    b_Q, b_K, b_V, b_O where `bias` ("qkv": without b_O); `qnorm.gain`, `knorm.gain` [d_head] where
-    `qk_norm`. `rope_base` turns q and k by rotary positions (0: none), `rope_share` of each head's coordinates, slowed
-    by `rope_scaling`. Query head h reads key/value head h // (n_heads / n_kv_heads). A `seed` of None leaves the
-    parameters unwritten, for a larger module to start them by their full address.
+    b_Q, b_K, b_V, b_O where `bias` ("qkv": without b_O; "out": b_O alone); `qnorm.gain`, `knorm.gain` [d_head] where
+    `qk_norm`, with `qk_norm_whole` [n_heads * d_head] and [n_kv_heads * d_head]. `score_factor` and `score_cap` count
+    where they are not 0; `by_formula` leaves fast paths aside. `rope_base` turns q and k by rotary positions (0: none),
+    `rope_share` of each head's coordinates, slowed by `rope_scaling`. Query head h reads key/value head
+    h // (n_heads / n_kv_heads). A `seed` of None leaves the parameters unwritten, for a larger module to start them by
+    their full address.
 
     Raises ConfigError for sizes or settings that do not fit.
     """
@@ -126,10 +139,14 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         bias: bool | str = False,
         qk_norm: bool = False,
+        qk_norm_whole: bool = False,
         rope_base: float = 0.0,
         rope_share: float = 1.0,
         rope_scaling: RopeScaling | None = None,
         scale: bool = True,
+        score_factor: float = 0.0,
+        score_cap: float = 0.0,
+        by_formula: bool = False,
         norm_eps: float = 1e-6,
         start: str = "xavier",
         seed: int | None = 0,
@@ -143,7 +160,9 @@ class MultiHeadAttention(nn.Module):
         check(sizes, Layout(attention_bias=given, **turns))  # type: ignore[arg-type]
         biased = given in ("qkv", "all")
         self.causal, self.n_heads, self.n_kv_heads, self.d_head = causal, n_heads, sizes.n_kv_heads, sizes.d_head
-        self.scale = 1 / math.sqrt(self.d_head) if scale else 1.0
+        self.scale = score_factor or (1 / math.sqrt(self.d_head) if scale else 1.0)
+        self.cap, self.whole_norm = score_cap, qk_norm_whole
+        self.by_formula = bool(by_formula or score_cap or qk_norm_whole)
         inner, inner_kv = n_heads * self.d_head, self.n_kv_heads * self.d_head
         self.W_Q = nn.Parameter(torch.empty(d_model, inner))
         self.W_K = nn.Parameter(torch.empty(d_model, inner_kv))
@@ -152,9 +171,9 @@ class MultiHeadAttention(nn.Module):
         self.b_Q = nn.Parameter(torch.empty(inner)) if biased else None
         self.b_K = nn.Parameter(torch.empty(inner_kv)) if biased else None
         self.b_V = nn.Parameter(torch.empty(inner_kv)) if biased else None
-        self.b_O = nn.Parameter(torch.empty(d_model)) if given == "all" else None
-        self.qnorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
-        self.knorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
+        self.b_O = nn.Parameter(torch.empty(d_model)) if given in ("out", "all") else None
+        self.qnorm = RMSNorm(inner if qk_norm_whole else self.d_head, norm_eps) if qk_norm else None
+        self.knorm = RMSNorm(inner_kv if qk_norm_whole else self.d_head, norm_eps) if qk_norm else None
         self.rotary = Rotary(self.d_head, rope_base, rope_share, rope_scaling) if rope_base else None
         fill(self, start, 1, seed)
 
@@ -195,21 +214,26 @@ class MultiHeadAttention(nn.Module):
 
         `offset` is the position of x's first row; `plain` takes the norm by its formula.
         """
-        return self._placed(self._heads(x, self.W_Q, self.b_Q), self.qnorm, offset, plain)
+        return self._placed(x, self.W_Q, self.b_Q, self.qnorm, offset, plain)
 
     def keys_values(self, x: Context, offset: int = 0, *, plain: bool = True) -> tuple[Keys, Keys]:
         """k and v of x, k normed and turned."""
-        return self.keys(x, offset, plain=plain), self._heads(x, self.W_V, self.b_V)
+        return self.keys(x, offset, plain=plain), self._split(F.linear(x, self.W_V.t(), self.b_V))
 
     def keys(self, x: Context, offset: int = 0, *, plain: bool = True) -> Keys:
         """k alone."""
-        return self._placed(self._heads(x, self.W_K, self.b_K), self.knorm, offset, plain)
+        return self._placed(x, self.W_K, self.b_K, self.knorm, offset, plain)
 
-    def _heads(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        beside = F.linear(x, weight.t(), bias)  # [batch, pos, heads * d_head]
+    def _split(self, beside: Tensor) -> Tensor:
         return beside.unflatten(-1, (-1, self.d_head)).transpose(1, 2)  # heads split: [batch, heads, pos, d_head]
 
-    def _placed(self, heads: Tensor, norm: RMSNorm | None, offset: int, plain: bool) -> Tensor:
+    def _placed(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, norm: RMSNorm | None, offset: int, plain: bool
+    ) -> Tensor:
+        beside = F.linear(x, weight.t(), bias)  # [batch, pos, heads * d_head]
+        if norm is not None and self.whole_norm:
+            beside, norm = apply_norm(norm, beside, plain=plain), None
+        heads = self._split(beside)
         heads = heads if norm is None else apply_norm(norm, heads, plain=plain)
         if self.rotary is None:
             return heads
@@ -226,8 +250,11 @@ class MultiHeadAttention(nn.Module):
         layer: int = 0,
         name: str = "",
         hook: Hook | None = None,
+        finish: Callable[[Tensor], Tensor] | None = None,
     ) -> Stream:
         """attention(h) by the formula, with everything decided by the caller.
+
+        `finish` is the last thing done to the output.
 
         `to` says what is visible; `cache` holds earlier keys and values, and this attention's `layer` in it; `hook` is
         called by names that begin with `name`, and switches to the explicit path.
@@ -246,11 +273,12 @@ class MultiHeadAttention(nn.Module):
         else:
             q, read = self.queries(h, plain=plain), lambda: self.keys_values(context, plain=plain)
             k, v = read() if cache is None else cache.context(layer, read)
-        if hook is None:
+        if hook is None and not self.by_formula:
             z = attend(q, k, v, to, self.scale)
         else:
             q, k, v = see("q", q), see("k", k), see("v", v)
-            z, _, _ = attend_explicit(q, k, v, to, self.scale, name=name, hook=hook)
+            z, _, _ = attend_explicit(q, k, v, to, self.scale, cap=self.cap, name=name, hook=hook)
             z = see("z", z)
         beside = z.transpose(1, 2).flatten(2)  # heads merged: [batch, pos, heads * d_head]
-        return see("attn_out", F.linear(beside, self.W_O.t(), self.b_O))  # [batch, pos, d_model]
+        out = F.linear(beside, self.W_O.t(), self.b_O)  # [batch, pos, d_model]
+        return see("attn_out", out if finish is None else finish(out))

@@ -50,6 +50,7 @@ def serves(model: LanguageModel) -> bool:
         and layout.norm != "none"
         and layout.skip
         and not layout.parallel
+        and not layout.special
         and not layout.head_transform
         and layout.rope_share == 1
         and next(model.parameters()).dtype in (torch.float32, torch.float64)
@@ -87,6 +88,7 @@ def _into(norm: nn.Module | None, weights: Sequence[Tensor], biases: Sequence[Te
     if isinstance(norm, LayerNorm) and norm.bias is not None:
         shift = norm.bias.detach() @ weight
         bias = shift if bias is None else bias + shift
+    assert norm.gain is not None, "`serves` refuses norms without gains"
     weight = norm.gain.detach()[:, None] * weight
     if isinstance(norm, RMSNorm):
         d = weight.shape[0]

@@ -17,17 +17,21 @@ class Embedding(nn.Module):
     """Rows of W_E [d_vocab, d_model], with positions added where a layout adds them, and a norm where it has one.
 
     Learned positions are rows of W_pos [n_ctx, d_model], kinds of segments rows of W_type [n_types, d_model]. With
-    d_vocab = 0 there is no W_E and vectors come in.
+    d_vocab = 0 there is no W_E and vectors come in. With d_embed all these are that wide, and what comes of them goes
+    through W_project [d_embed, d_model] and b_project.
     """
 
     def __init__(self, sizes: Sizes, layout: Layout) -> None:
         super().__init__()
-        self.n_ctx, self.factor = sizes.n_ctx, math.sqrt(sizes.d_model) if layout.embed_scale else 1.0
-        self.W_E = nn.Parameter(torch.empty(sizes.d_vocab, sizes.d_model)) if sizes.d_vocab else None
-        self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx, sizes.d_model)) if layout.positions == "learned" else None
-        self.W_type = nn.Parameter(torch.empty(sizes.n_types, sizes.d_model)) if sizes.n_types else None
-        self.norm_e = make_norm(layout, sizes.d_model) if layout.norm_e else None
-        self.sines = SINES[layout.positions](sizes.d_model) if layout.positions in SINES else None
+        d = sizes.d_embed or sizes.d_model
+        self.n_ctx, self.factor = sizes.n_ctx, layout.embedding_factor * (math.sqrt(d) if layout.embed_scale else 1.0)
+        self.W_E = nn.Parameter(torch.empty(sizes.d_vocab, d)) if sizes.d_vocab else None
+        self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx, d)) if layout.positions == "learned" else None
+        self.W_type = nn.Parameter(torch.empty(sizes.n_types, d)) if sizes.n_types else None
+        self.norm_e = make_norm(layout, d) if layout.norm_e else None
+        self.sines = SINES[layout.positions](d) if layout.positions in SINES else None
+        self.W_project = nn.Parameter(torch.empty(d, sizes.d_model)) if sizes.d_embed else None
+        self.b_project = nn.Parameter(torch.empty(sizes.d_model)) if sizes.d_embed and layout.bias else None
 
     def forward(
         self,
@@ -63,7 +67,8 @@ class Embedding(nn.Module):
             (table,) = self.sines.tables(self.n_ctx, x.dtype, x.device)
         if table is not None:
             x = x + (table[offset : offset + n] if positions is None else F.embedding(positions, table))
-        return x if self.norm_e is None else self.norm_e(x)
+        x = x if self.norm_e is None else self.norm_e(x)
+        return x if self.W_project is None else F.linear(x, self.W_project.t(), self.b_project)
 
 
 class PatchEmbedding(nn.Module):
@@ -130,28 +135,30 @@ class PatchEmbedding(nn.Module):
 class Head(nn.Module):
     """Vectors to logits: h W_U + b_U. A tied head has no W_U of its own and is given the transpose of W_E.
 
-    With a `transform`, h is first norm(act(h W_transform + b_transform)), W_transform [d_model, d_model]: the head of
-    masked models since Devlin et al. 2018 (arXiv 1810.04805).
+    With a `transform`, h is first norm(act(h W_transform + b_transform)), W_transform [d_model, d_embed or
+    d_model]: the head of masked models since Devlin et al. 2018 (arXiv 1810.04805). Then it is multiplied by `factor`.
     """
 
-    def __init__(self, sizes: Sizes, *, tied: bool, bias: bool, transform: Layout | None = None) -> None:
+    def __init__(
+        self, sizes: Sizes, *, tied: bool, bias: bool, transform: Layout | None = None, factor: float = 1.0
+    ) -> None:
         super().__init__()
-        d = sizes.d_model
-        self.act = None if transform is None else ACTIVATIONS[transform.mlp]
-        self.W_transform = None if transform is None else nn.Parameter(torch.empty(d, d))
+        d, self.factor = sizes.d_embed or sizes.d_model, factor
+        self.act = None if transform is None else ACTIVATIONS[transform.gate]
+        self.W_transform = None if transform is None else nn.Parameter(torch.empty(sizes.d_model, d))
         self.b_transform = nn.Parameter(torch.empty(d)) if transform is not None and transform.bias else None
         self.norm_u = None if transform is None else make_norm(transform, d)
-        self.W_U = None if tied else nn.Parameter(torch.empty(sizes.d_model, sizes.d_vocab))
+        self.W_U = None if tied else nn.Parameter(torch.empty(d, sizes.d_vocab))
         self.b_U = nn.Parameter(torch.empty(sizes.d_vocab)) if bias else None
 
-    def transformed(self, h: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """What W_U is applied to; h itself without a transform."""
-        if self.W_transform is None or self.act is None or self.norm_u is None:
-            return h
-        return self.norm_u(self.act(F.linear(h, self.W_transform.t(), self.b_transform)))
+    def transformed(self, h: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_embed"]:
+        """What W_U is applied to; h itself without a transform and a factor."""
+        if self.W_transform is not None and self.act is not None and self.norm_u is not None:
+            h = self.norm_u(self.act(F.linear(h, self.W_transform.t(), self.b_transform)))
+        return h if self.factor == 1 else h * self.factor
 
     def forward(
-        self, h: Float[Tensor, "*batch d_model"], W_E: Float[Tensor, "d_vocab d_model"] | None
+        self, h: Float[Tensor, "*batch d_model"], W_E: Float[Tensor, "d_vocab d_embed"] | None
     ) -> Float[Tensor, "*batch d_vocab"]:
         """Logits; `W_E` is what a tied head reads."""
         h = self.transformed(h)
@@ -161,27 +168,39 @@ class Head(nn.Module):
         return F.linear(h, W_E, self.b_U)
 
 
-class ClassHead(nn.Module):
-    """One vector of a text (or image) to logits of its classes: h W_cls + b_cls."""
+def capped(logits: Float[Tensor, "*batch d_vocab"], cap: float) -> Float[Tensor, "*batch d_vocab"]:
+    """cap * tanh(logits / cap); the logits themselves where the cap is 0."""
+    return cap * (logits / cap).tanh() if cap else logits
 
-    def __init__(self, d_model: int, n_classes: int) -> None:
+
+class ClassHead(nn.Module):
+    """One vector of a text (or image) to logits of its classes: h W_cls + b_cls.
+
+    With a `pooler` (of BERT), h is first tanh(h W_pool + b_pool).
+    """
+
+    def __init__(self, d_model: int, n_classes: int, *, pooler: bool = False) -> None:
         super().__init__()
+        self.W_pool = nn.Parameter(torch.empty(d_model, d_model)) if pooler else None
+        self.b_pool = nn.Parameter(torch.empty(d_model)) if pooler else None
         self.W_cls = nn.Parameter(torch.empty(d_model, n_classes))
         self.b_cls = nn.Parameter(torch.empty(n_classes))
 
     def forward(self, h: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch n_classes"]:
         """Logits of the classes."""
+        h = h if self.W_pool is None else F.linear(h, self.W_pool.t(), self.b_pool).tanh()
         return F.linear(h, self.W_cls.t(), self.b_cls)
 
 
 def pool(
-    h: Float[Tensor, "batch pos d_model"], owners: Int[Tensor, "batch pos"], n: int
+    h: Float[Tensor, "batch pos d_model"], owners: Int[Tensor, "batch pos"], n: int, *, first: bool = False
 ) -> Float[Tensor, "{n} d_model"]:
-    """The mean of the positions that belong to each of n texts.
+    """The mean of the positions that belong to each of n texts, or the `first` of them.
 
     `owners` is the number of the text that a position belongs to; others (such as -1 or n) belong to
     none. Several texts may share a row. A product with a matrix of shares: the same bits whatever the thread count.
     """
     member = owners.flatten()[None, :] == torch.arange(n, device=owners.device)[:, None]
+    member = member & (member.cumsum(dim=1) == 1) if first else member
     shares = member.to(h.dtype) / member.sum(dim=1, keepdim=True).clamp_min(1).to(h.dtype)
     return shares @ h.flatten(0, 1)

@@ -97,7 +97,7 @@ class FactoredMatrix:
         if circuit == "QK":
             return [sentence for holds, sentence in _qk_caveats(layout) if holds]
         if circuit == "OV" and layout.biased != "none":
-            biases = "b_V and b_O add" if layout.biased == "all" else "b_V adds"
+            biases = {"all": "b_V and b_O add", "qkv": "b_V adds", "out": "b_O adds"}[layout.biased]
             return [f"{biases} a constant vector to what the head writes; W_V W_O leaves it out."]
         return []
 
@@ -115,8 +115,10 @@ def _qk_caveats(layout: "Layout") -> list[tuple[bool, str]]:
             "without a distance this is d = 0, a token looking at itself.",
         ),
         (
-            layout.biased != "none",
+            layout.biased in ("qkv", "all"),
             "b_Q and b_K add terms to the scores that depend on one side only; W_Q W_K^T leaves them out.",
         ),
-        (layout.scale, "Scores are this form divided by sqrt(d_head)."),
+        (layout.scale and not layout.score_factor, "Scores are this form divided by sqrt(d_head)."),
+        (bool(layout.score_factor), f"Scores are this form times {layout.score_factor:.3g}."),
+        (not layout.plain_scores, "Windows, caps or ALiBi change scores further; the product leaves them out."),
     ]

@@ -14,13 +14,14 @@ from typing import Literal, get_args, get_origin, get_type_hints
 from qkv.errors import ConfigError, UserError, unknown
 from qkv.models.start import START
 
-Positions = Literal["none", "sinusoidal", "sinusoidal_halves", "learned", "rotary"]
+Positions = Literal["none", "sinusoidal", "sinusoidal_halves", "learned", "rotary", "alibi"]
 NormKind = Literal["none", "layer", "rms"]
-MLPKind = Literal["none", "gelu", "gelu_tanh", "relu", "relu2", "silu", "swiglu"]
+MLPKind = Literal["none", "gelu", "gelu_tanh", "relu", "relu2", "silu", "swiglu", "geglu", "geglu_tanh"]
 
 ADDED: tuple[str, ...] = ("sinusoidal", "sinusoidal_halves", "learned")
 """Positions that are rows, added to the embedding."""
-UNGATED: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "relu2", "silu")
+GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
+"""MLP with a gate -> the elementwise function of its gate."""
 
 
 MOST_LAYERS = 1024
@@ -50,6 +51,8 @@ class Sizes:
     """Hidden width of the MLP; 0 means 4 * d_model."""
     n_types: int = 0
     """Kinds of segments of a text, rows of W_type; 0 means that there are none."""
+    d_embed: int = 0
+    """Width of the rows of W_E, which W_project makes d_model wide; 0 means d_model, without a W_project."""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -122,28 +125,43 @@ class Layout:
     mixer: Literal["attention", "lstm", "mean"] = "attention"
     """How positions read one another: attention, a recurrence (LSTM), or the mean of all that may be seen."""
     positions: Positions = "rotary"
-    """How order enters: none, sinusoidal or learned rows added to the embedding, or rotary turns of q and k.
+    """How order enters: none, sinusoidal or learned rows added to the embedding, rotary turns of q and k, or alibi.
 
     sinusoidal has sines and cosines in turn; sinusoidal_halves the same with all sines first and all cosines behind.
+    alibi lowers each score by the distance times a slope of the head (Press et al. 2021, arXiv 2108.12409).
     """
     norm: NormKind = "rms"
     """The norm of blocks: none, LayerNorm or RMSNorm."""
-    norm_place: Literal["pre", "post"] = "pre"
-    """Norm before each sublayer (and once at the end), or after each residual sum."""
+    norm_place: Literal["pre", "post", "out", "both"] = "pre"
+    """Norm before each sublayer, after each residual sum, of each sublayer's output, or before and of the output.
+
+    All but post have one more norm at the end.
+    """
+    norm_bias: Literal["same", "none", "all"] = "same"
+    """Biases of LayerNorms: as `bias` says, none, or all."""
+    norm_gain: bool = True
+    """Whether LayerNorms have gains; without, they only standardize (OLMo 1)."""
+    first_norm: bool = True
+    """Whether the first block has a norm1; without one it reads the embedding as it is."""
     norm_eps: float = 1e-6
     """What is added to the variance (or mean square) under the root of every norm."""
     norm_e: bool = False
     """A norm after the embedding."""
     qk_norm: bool = False
     """RMSNorm of each head's q and k, before rotary turns."""
+    qk_norm_whole: bool = False
+    """That norm is over all heads of q together, and all of k."""
     mlp: MLPKind = "swiglu"
-    """The MLP of a block; gelu is the exact one (erf), gelu_tanh its tanh approximation."""
+    """The MLP of a block; gelu is the exact one (erf), gelu_tanh its tanh approximation; with a gate: swiglu, geglu and
+    geglu_tanh."""
+    mlp_bias: Literal["same", "none", "all"] = "same"
+    """Biases in the MLP: as `bias` says, none, or both."""
     bias: bool = False
     """Biases in attention, MLP and LayerNorm (and on the logits of a masked model)."""
-    attention_bias: Literal["same", "none", "qkv", "all"] = "same"
-    """Biases in attention: as `bias` says, none, on q, k and v, or on all four products."""
+    attention_bias: Literal["same", "none", "qkv", "out", "all"] = "same"
+    """Biases in attention: as `bias` says, none, on q, k and v, on the output, or on all four products."""
     head_bias: bool = False
-    """A bias on the logits of a causal model or of an encoder-decoder too."""
+    """A bias on the logits where `bias` makes none: of a causal model, an encoder-decoder, or one without biases."""
     tied: bool = True
     """W_U is the transpose of W_E instead of a matrix of its own."""
     skip: bool = True
@@ -152,6 +170,28 @@ class Layout:
     """Share of values dropped after the embedding and after each sublayer while training, 0 <= p < 1."""
     scale: bool = True
     """Divide scores by the square root of d_head."""
+    score_factor: float = 0.0
+    """What scores are multiplied by instead; 0 leaves it to `scale`."""
+    score_cap: float = 0.0
+    """Scores s become cap * tanh(s / cap), so none exceeds the cap (Gemma 2, arXiv 2408.00118); 0 means no cap."""
+    logit_cap: float = 0.0
+    """The same of the logits of a language model."""
+    logit_factor: float = 1.0
+    """What the vectors are multiplied by before W_U, of a language model."""
+    embedding_factor: float = 1.0
+    """What the rows of W_E are multiplied by."""
+    residual_factor: float = 1.0
+    """What each sublayer's output is multiplied by before it is added to the residual stream."""
+    window: int = 0
+    """Positions that a windowed layer sees: its own and those before it; without causality as many on both sides."""
+    window_layers: str = "w"
+    """Which layers are windowed: a letter for each layer, from the first on again at its end; w windowed, f full."""
+    window_rope_base: float = 0.0
+    """Base of the rotary frequencies in windowed layers, without rope_scaling; 0 means the same as elsewhere."""
+    rope_layers: str = "r"
+    """Which layers turn q and k by rotary positions, written in the same way: r turned, n not."""
+    shared_layers: bool = False
+    """All layers are one and the same, applied again and again (Lan et al. 2019, arXiv 1909.11942)."""
     embed_scale: bool = False
     """Multiply embedding rows by the square root of d_model before positions are added (Vaswani et al. 2017, 3.4)."""
     start: str = "zero_out"
@@ -164,10 +204,13 @@ class Layout:
     """How rotary angles are slowed down for longer texts."""
     parallel: bool = False
     """Attention and MLP of a block both read its input, side by side (norm before each sublayer only)."""
+    shared_norm: bool = False
+    """In a parallel block attention and MLP share one norm, named norm1."""
     head_transform: bool = False
     """Before the logits of the way out, one more layer: norm(act(h W_transform + b_transform)), act that of the MLP."""
-    pool: Literal["mean", "class"] = "mean"
-    """What an image classifier reads: the mean over positions, or a class token put before them (W_token)."""
+    pool: Literal["mean", "class", "first"] = "mean"
+    """What a classifier reads: the mean over positions, of images also a class token put before them (W_token), of
+    texts also the first token's h through tanh(h W_pool + b_pool)."""
 
     def __post_init__(self) -> None:
         _check_words(self)
@@ -181,11 +224,67 @@ class Layout:
             raise ConfigError(f"norm_eps is {self.norm_eps}; expected a number of at least 0")
         if not 1 < self.rope_base < math.inf:
             raise ConfigError(f"rope_base is {self.rope_base}; expected a number above 1 (10000 is usual)")
+        for name in ("score_factor", "score_cap", "logit_cap", "window", "window_rope_base"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected a number of at least 0")
+        for name in ("logit_factor", "embedding_factor", "residual_factor"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected a number above 0")
+        for name, letters in (("window_layers", "wf"), ("rope_layers", "rn")):
+            if not getattr(self, name) or set(getattr(self, name)) - set(letters):
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}; expected a letter for each layer, {letters[0]} or {letters[1]}"
+                )
 
     @property
     def biased(self) -> str:
         """Which products of attention have a bias: none, qkv or all."""
         return ("all" if self.bias else "none") if self.attention_bias == "same" else self.attention_bias
+
+    @property
+    def pre(self) -> bool:
+        """Whether a sublayer reads the norm of the residual stream."""
+        return self.norm_place in ("pre", "both")
+
+    @property
+    def gate(self) -> str:
+        """The elementwise function in the MLP, of its gate where it has one."""
+        return GATED.get(self.mlp, self.mlp)
+
+    def has_bias(self, of: Literal["norm", "mlp"]) -> bool:
+        """Whether LayerNorms, or MLPs, have biases."""
+        said = self.norm_bias if of == "norm" else self.mlp_bias
+        return self.bias if said == "same" else said == "all"
+
+    def windowed(self, layer: int) -> bool:
+        """Whether a layer sees only `window` positions."""
+        return bool(self.window) and self.window_layers[layer % len(self.window_layers)] == "w"
+
+    def turned(self, layer: int) -> bool:
+        """Whether a layer turns q and k by their positions."""
+        return self.positions == "rotary" and self.rope_layers[layer % len(self.rope_layers)] == "r"
+
+    @property
+    def plain_scores(self) -> bool:
+        """Whether a pattern follows from q, k, the scale and causality, padding and documents alone."""
+        return not self.window and not self.score_cap and self.positions != "alibi"
+
+    @property
+    def special(self) -> list[str]:
+        """Settings of parts that code with formulas of its own (compiled decoding, the exported file) does not have."""
+        usual = Layout()
+        found = [name for name in _SPECIAL if getattr(self, name) != getattr(usual, name)]
+        found += ["positions"] if self.positions == "alibi" else []
+        found += ["mlp"] if self.mlp in ("geglu", "geglu_tanh") else []
+        found += ["norm_place"] if self.norm_place in ("out", "both") else []
+        found += ["attention_bias"] if self.attention_bias == "out" else []
+        return found + (["pool"] if self.pool == "first" else [])
+
+
+_SPECIAL = (
+    "norm_bias norm_gain first_norm mlp_bias qk_norm_whole score_factor score_cap logit_cap logit_factor"
+    " embedding_factor residual_factor window rope_layers shared_layers shared_norm"
+).split()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,14 +390,26 @@ class ModelConfig:
             raise ConfigError(f"a {self.kind} reads no images; leave the settings of patches out")
         elif sizes.d_vocab < 1:
             raise ConfigError(f"d_vocab is {sizes.d_vocab}; a {self.kind} needs at least 1 token type")
-        if self.layout.head_bias and self.kind not in ("CausalLM", "EncoderDecoderLM"):
-            raise ConfigError(f"head_bias has no effect on a {self.kind}; set it to false")
-        if self.layout.head_transform and self.kind not in ("CausalLM", "MaskedLM"):
-            raise ConfigError(f"head_transform has no effect on a {self.kind}; set it to false")
-        if self.layout.pool == "class" and self.kind != "ImageClassifier":
-            raise ConfigError(f"pool = class has no effect on a {self.kind}; set it to mean")
+        _check_kind(self.kind, sizes, self.layout)
         check(sizes, self.layout)
         return dataclasses.replace(self, sizes=sizes)
+
+
+def _check_kind(kind: str, sizes: Sizes, layout: Layout) -> None:
+    """Refuse parts that a kind of model does not have. Raises ConfigError."""
+    language = kind in ("CausalLM", "MaskedLM")
+    has_its_own = kind == "MaskedLM" and layout.bias
+    if layout.head_bias and (has_its_own or not (language or kind == "EncoderDecoderLM")):
+        raise ConfigError(f"head_bias has no effect on a {kind}{' with biases' * has_its_own}; set it to false")
+    for name, without in (("head_transform", "false"), ("logit_cap", "0"), ("logit_factor", "1")):
+        if getattr(layout, name) != getattr(Layout(), name) and not language:
+            raise ConfigError(f"{name} has no effect on a {kind}; set it to {without}")
+    if layout.pool == "class" and kind != "ImageClassifier" or layout.pool == "first" and kind != "Classifier":
+        raise ConfigError(f"pool = {layout.pool} has no effect on a {kind}; set it to mean")
+    if sizes.d_embed and not (language and layout.head_transform or kind == "Classifier"):
+        raise ConfigError(f"d_embed needs a language model with head_transform, or a Classifier; this is a {kind}")
+    if kind == "ImageClassifier" and (layout.window or layout.positions == "alibi" or layout.embedding_factor != 1):
+        raise ConfigError("window, embedding_factor and alibi positions are for texts; leave them out for images")
 
 
 def check(sizes: Sizes, layout: Layout) -> None:
@@ -318,10 +429,28 @@ def check(sizes: Sizes, layout: Layout) -> None:
         raise ConfigError(f"sinusoidal positions need an even d_model; it is {sizes.d_model}")
     if layout.norm == "none" and layout.norm_e:
         raise ConfigError("norm_e has no effect with norm = none; set norm to layer or rms, or norm_e to false")
-    if layout.parallel and (layout.norm_place == "post" or layout.mlp == "none" or not layout.skip):
+    if layout.parallel and (layout.norm_place != "pre" or layout.mlp == "none" or not layout.skip):
         raise ConfigError("parallel needs an MLP, residual connections and norm_place = pre")
-    if layout.head_transform and layout.mlp not in UNGATED:
-        raise ConfigError(f"head_transform needs mlp to be one of {', '.join(UNGATED)}; it is {layout.mlp}")
+    if layout.shared_norm and not layout.parallel:
+        raise ConfigError("shared_norm has no effect without parallel; set parallel to true")
+    if layout.head_transform and layout.mlp in ("none", "swiglu"):
+        raise ConfigError(f"head_transform takes the function of the MLP, and not {layout.mlp}; choose another mlp")
+    if layout.norm == "none" and (layout.norm_place in ("out", "both") or not layout.first_norm):
+        raise ConfigError("norm_place out and both, and first_norm, need norm = layer or rms")
+    if not layout.first_norm and not layout.pre:
+        raise ConfigError(f"first_norm = false needs norm_place pre or both; it is {layout.norm_place}")
+    if not layout.norm_gain and (layout.norm != "layer" or layout.has_bias("norm")):
+        raise ConfigError("norm_gain = false needs norm = layer without biases; set norm_bias to none")
+    if layout.qk_norm_whole and not layout.qk_norm:
+        raise ConfigError("qk_norm_whole has no effect without qk_norm; set qk_norm to true")
+    if (layout.window_rope_base and not layout.window) or (layout.window_layers != "w" and not layout.window):
+        raise ConfigError("window_layers and window_rope_base have no effect without a window; set window")
+    if layout.positions != "rotary" and (layout.window_rope_base or layout.rope_layers != "r"):
+        raise ConfigError(f"window_rope_base and rope_layers have no effect with positions = {layout.positions}")
+    if layout.shared_layers and (len(layout.window_layers + layout.rope_layers) > 2 or not layout.first_norm):
+        raise ConfigError("shared_layers makes all layers one; window_layers, rope_layers and first_norm would differ")
+    if sizes.d_embed and not sizes.d_vocab:
+        raise ConfigError("d_embed is the width of W_E, and a stack of vectors has none; set it to 0")
     if layout.start == "identity" and (sizes.n_heads != 1 or sizes.d_head != sizes.d_model):
         raise ConfigError(
             f"start 'identity' needs one head as wide as the model (W_Q is d_model x d_model); "
@@ -354,11 +483,14 @@ def turned_width(d_head: int, share: float) -> int:
 def _check_mixer(sizes: Sizes, layout: Layout) -> None:
     """Refuse settings of attention in a model that has none."""
     settings = {
-        "positions": layout.positions == "rotary",
+        "positions": layout.positions in ("rotary", "alibi"),
         "qk_norm": layout.qk_norm,
         "attention_bias": layout.attention_bias != "same",
         "scale": not layout.scale,
         "parallel": layout.parallel,
+        "window": layout.window,
+        "score_cap": layout.score_cap,
+        "score_factor": layout.score_factor,
         "n_heads": sizes.n_heads != 1,
         "d_head": sizes.d_head != sizes.d_model // sizes.n_heads,
     }

@@ -23,24 +23,25 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(var + eps) * gain + bias over the last axis (Ba et al. 2016, arXiv 1607.06450)."""
 
-    def __init__(self, d: int, eps: float, *, bias: bool = True) -> None:
+    def __init__(self, d: int, eps: float, *, bias: bool = True, gain: bool = True) -> None:
         super().__init__()
-        self.eps = eps
-        self.gain = nn.Parameter(torch.ones(d))
+        self.d, self.eps = d, eps
+        self.gain = nn.Parameter(torch.ones(d)) if gain else None
         self.bias = nn.Parameter(torch.zeros(d)) if bias else None
 
     @property
-    def fast(self) -> autograd.Norm:
-        """As the fast path takes it."""
-        return autograd.Norm(self.gain, self.bias, autograd.NormKind(self.eps, True))
+    def fast(self) -> autograd.Norm | None:
+        """As the fast path takes it; without a gain it does not."""
+        return None if self.gain is None else autograd.Norm(self.gain, self.bias, autograd.NormKind(self.eps, True))
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """norm(x)."""
-        return autograd.norm(x, self.fast) if autograd.serves(x) and elementwise.is_compiled() else self.plain(x)
+        fast = self.fast if autograd.serves(x) and elementwise.is_compiled() else None
+        return self.plain(x) if fast is None else autograd.norm(x, fast)
 
     def plain(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """The same by its formula: for recording inner values and for second derivatives."""
-        return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
+        return F.layer_norm(x, (self.d,), self.gain, self.bias, self.eps)
 
 
 class RMSNorm(nn.Module):
@@ -71,7 +72,7 @@ class RMSNorm(nn.Module):
 def make_norm(layout: Layout, d: int) -> nn.Module:
     """The norm of a layout; `nn.Identity` where it has none."""
     if layout.norm == "layer":
-        return LayerNorm(d, layout.norm_eps, bias=layout.bias)
+        return LayerNorm(d, layout.norm_eps, bias=layout.has_bias("norm"), gain=layout.norm_gain)
     return RMSNorm(d, layout.norm_eps) if layout.norm == "rms" else nn.Identity()
 
 

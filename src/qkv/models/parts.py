@@ -33,6 +33,8 @@ KINDS: Mapping[str, Kind] = {
     "W_type": Kind("embed", "row", 0),
     "W_token": Kind("embed"),
     "b_E": Kind("embed"),
+    "W_project": Kind("embed"),
+    "b_project": Kind("embed"),
     "W_Q": Kind("attn", "H", 1),
     "W_K": Kind("attn", "KV", 1),
     "W_V": Kind("attn", "KV", 1),
@@ -58,6 +60,8 @@ KINDS: Mapping[str, Kind] = {
     "b_transform": Kind("head"),
     "W_U": Kind("head", "row", 1),
     "b_U": Kind("head", "row", 0),
+    "W_pool": Kind("head"),
+    "b_pool": Kind("head"),
     "W_cls": Kind("head"),
     "b_cls": Kind("head"),
 }

@@ -92,6 +92,30 @@ class Rotary(_Tables):
         return angles.cos() * length, angles.sin() * length, torch.polar(length, angles)
 
 
+class Alibi(_Tables):
+    """What is added to scores: minus the distance of query and key times the slope of the head, [n_heads, n, n].
+
+    Slopes are 2^(-8 h / n_heads), h from 1 on; where n_heads is no power of two p, those of the p below it and then
+    every second one of 2 p (Press et al. 2021, arXiv 2108.12409, and their code).
+    """
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        power = 1 << (n_heads.bit_length() - 1)
+        slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
+        self.slopes = (slopes + [2 ** (-4 * h / power) for h in range(1, 2 * power, 2)])[:n_heads]
+
+    def bias(self, n_query: int, n_key: int, like: Float[Tensor, "..."]) -> Float[Tensor, "n_heads n_query n_key"]:
+        """The rows of the last `n_query` of `n_key` positions."""
+        (distances,) = self.tables(n_key, like.dtype, like.device)
+        slopes = torch.tensor(self.slopes, dtype=like.dtype, device=like.device)
+        return -slopes[:, None, None] * distances[n_key - n_query :, :n_key]
+
+    def _make(self, n: int) -> tuple[Tensor, ...]:
+        place = torch.arange(n, dtype=torch.float64, device="cpu")
+        return ((place[:, None] - place).abs(),)
+
+
 def _slowed_llama3(scaling: RopeScaling, d: int, base: float) -> Tensor:
     """By turns over the original context: below `slow` 1 / factor, above `fast` 1, a line between."""
     turns = scaling.original_ctx * _angles(2, d, base)[1] / (2 * math.pi)

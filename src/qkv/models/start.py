@@ -78,7 +78,7 @@ _OPEN_FORGET_GATE = Draw(
 """Jozefowicz et al. 2015 (ICML, "An empirical exploration of recurrent network architectures")."""
 _IDENTITY = Draw("the identity", lambda rng, shape, fan_in, n_layers: np.eye(*shape, dtype=np.float32))
 ZERO, ONE = _constant(0.0), _constant(1.0)
-_HIDDEN = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "W_transform")
+_HIDDEN = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "W_transform", "W_project", "W_pool")
 _RECURRENT: dict[str, Draw] = {
     f"{name}{back}": _OPEN_FORGET_GATE if name == "b_ih" else _FAN_IN_UNIFORM
     for name in ("W_ih", "W_hh", "b_ih")
@@ -87,10 +87,7 @@ _RECURRENT: dict[str, Draw] = {
 _EVERYWHERE: dict[str, Draw] = (
     _RECURRENT
     | {"gain": ONE, "W_token": _normal(0.02)}
-    | {
-        name: ZERO
-        for name in ("bias", "b_E", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "b_transform", "b_U", "b_cls")
-    }
+    | {name: ZERO for name in ("bias b_E b_project b_Q b_K b_V b_O b_in b_out b_transform b_U b_pool b_cls".split())}
 )
 
 

@@ -6,6 +6,7 @@ models add logits at every position, classifiers one answer to the mean of a tex
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +16,11 @@ from qkv.kernels.blocks import Drop
 from qkv.kernels.cache import Cache, KVCache, StateCache
 from qkv.models.activations import Hook, Stops, activation_names, recorder, replacer, stopper
 from qkv.models.blocks import Block
-from qkv.models.embedding import ClassHead, Embedding, Head, PatchEmbedding, pool
+from qkv.models.embedding import ClassHead, Embedding, Head, PatchEmbedding, capped, pool
 from qkv.models.layout import ADDED, Layout, ModelConfig, Sizes, check, check_cross
 from qkv.models.masks import visible
 from qkv.models.norms import make_norm
-from qkv.models.positions import Rotary2D, positions_within
+from qkv.models.positions import Alibi, Rotary2D, positions_within
 from qkv.models.start import fill
 from qkv.shapes import Bool, Float, Int, Num
 
@@ -57,7 +58,10 @@ class BlockStack(nn.Module):
             Block(self.sizes, layout, layer=layer, scope=scope, cross=self.cross, causal=self.causal)
             for layer in range(sizes.n_layers)
         )
-        self.norm_f = make_norm(layout, sizes.d_model) if layout.norm_place == "pre" else nn.Identity()
+        for block in self.blocks[1:] if layout.shared_layers else ():
+            block.share(self.blocks[0])  # type: ignore[operator, arg-type]
+        self.alibi = Alibi(sizes.n_heads) if layout.positions == "alibi" else None
+        self.norm_f = make_norm(layout, sizes.d_model) if layout.norm_place != "post" else nn.Identity()
 
     def hidden(
         self,
@@ -97,7 +101,13 @@ class BlockStack(nn.Module):
         x = self.embedding(ids, None if positions is None else positions[:, past:], past, types)
         x = hook(f"{self.scope}embed", x) if hook else x
         x = drop(f"{self.scope}embed", x) if drop else x
-        to = visible(n, past + n, causal=self.causal, keys=mask, documents=documents, like=x)
+        see_to = partial(visible, n, past + n, causal=self.causal, keys=mask, documents=documents, like=x)
+        to, to_near = see_to(), see_to(window=self.layout.window) if self.layout.window else None
+        if self.alibi is not None:
+            slopes = self.alibi.bias(n, past + n, x)
+            to = to._replace(bias=slopes if to.bias is None else to.bias + slopes)
+            if to_near is not None and to_near.bias is not None:
+                to_near = to_near._replace(bias=to_near.bias + slopes)
         to_context = None
         if context is not None:
             readers = documents[:, past:] if documents is not None and context_documents is not None else None
@@ -113,7 +123,8 @@ class BlockStack(nn.Module):
         for block in self.blocks:
             if see:
                 see(block, x)
-            x = block(x, to, context=context, to_context=to_context, cache=cache, drop=drop, hook=hook)
+            seen = to if to_near is None or not block.is_windowed else to_near
+            x = block(x, seen, context=context, to_context=to_context, cache=cache, drop=drop, hook=hook)
         if cache is not None:
             cache.advance(n)
         x = self.norm_f(x)
@@ -279,13 +290,14 @@ class _LanguageModel(_Answering):
     """A stack with logits, [batch, pos, d_vocab]; abstract."""
 
     def _add_ends(self) -> None:
-        bias = self.layout.head_bias if self.causal else self.layout.bias
+        bias = self.layout.head_bias or (self.layout.bias and not self.causal)
         transform = self.layout if self.layout.head_transform else None
-        self.head = Head(self.sizes, tied=self.layout.tied, bias=bias, transform=transform)
+        factor = self.layout.logit_factor
+        self.head = Head(self.sizes, tied=self.layout.tied, bias=bias, transform=transform, factor=factor)
 
     def unembed(self, h: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
         """Logits of vectors."""
-        return self.head(h, self.embedding.W_E)
+        return capped(self.head(h, self.embedding.W_E), self.layout.logit_cap)
 
     def answer(self, h: Hidden, mask: Mask | None) -> Float[Tensor, "batch pos d_vocab"]:
         """Logits at every position."""
@@ -409,15 +421,22 @@ class MaskedLM(_LanguageModel):
 
 
 class _PooledModel(_Answering):
-    """A stack that tells classes apart by the mean of a text's positions: logits [batch, n_classes]; abstract."""
+    """A stack that tells classes apart by the mean of a text's positions: logits [batch, n_classes]; abstract.
+
+    With pool = first it is the first position instead.
+    """
 
     def _add_ends(self) -> None:
-        self.head = ClassHead(self.sizes.d_model, len(self.config.classes))
+        self.head = ClassHead(self.sizes.d_model, len(self.config.classes), pooler=self.layout.pool == "first")
+
+    def pooled(self, h: Hidden, owners: Int[Tensor, "batch pos"], n: int) -> Float[Tensor, "{n} d_model"]:
+        """What the head reads of each of n texts (`embedding.pool`)."""
+        return pool(h, owners, n, first=self.layout.pool == "first")
 
     def answer(self, h: Hidden, mask: Mask | None) -> Float[Tensor, "batch n_classes"]:
         """Logits of the mean over real positions."""
         rows = torch.arange(h.shape[0], device=h.device)[:, None].expand(h.shape[:2])
-        return self.head(pool(h, rows if mask is None else torch.where(mask, rows, -1), h.shape[0]))
+        return self.head(self.pooled(h, rows if mask is None else torch.where(mask, rows, -1), h.shape[0]))
 
 
 class Classifier(_PooledModel):

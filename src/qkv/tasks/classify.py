@@ -32,7 +32,6 @@ from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.examples import Examples, Labelled, encode_texts, is_pairs, load_examples
 from qkv.data.packing import pack_rows
 from qkv.errors import ConfigError
-from qkv.models.embedding import pool
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.randomness import Permutation, uniforms
@@ -315,5 +314,5 @@ def _logits(model: TextClassifier, batch: Batch, drop: Drop | None) -> Tensor:
     if drop is not None:
         inside = drop.placed(batch.documents.clamp_max(batch.n_targets - 1), batch.places)
     h = model.hidden(batch.inputs, documents=batch.documents, drop=inside)
-    pooled = pool(h, batch.documents, batch.n_targets)
+    pooled = model.pooled(h, batch.documents, batch.n_targets)
     return model.head(pooled if drop is None else drop("pooled", pooled))

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from qkv.kernels.autograd import Context, once_differentiable
+from qkv.models.embedding import capped
 from qkv.models.zoo import LanguageModel
 from qkv.tasks.batch import Batch, rows_of
 from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
@@ -36,6 +37,8 @@ def batch_loss(model: LanguageModel, batch: Batch, drop: Drop | None = None) -> 
     own = model.head.W_U
     inputs, table = _read(model, batch.inputs)
     h = _answering(model, batch, drop, inputs)
+    if model.layout.logit_cap:
+        return F.cross_entropy(_capped(model, h), batch.targets, reduction="sum"), batch.n_targets
     nats = linear_cross_entropy(h, table if own is None else own, model.head.b_U, batch.targets, is_table=own is None)
     return nats, batch.n_targets
 
@@ -45,7 +48,18 @@ def batch_scores(model: LanguageModel, batch: Batch) -> Scores:
     with torch.no_grad():
         weight, bias = output_matrix(model)
         h = _answering(model, batch, None, batch.inputs)
+        if model.layout.logit_cap:
+            logits = _capped(model, h)
+            nats = F.cross_entropy(logits, batch.targets, reduction="none")
+            return Scores(nats, logits.argmax(-1) == batch.targets, rows_of(batch))
         return Scores(*token_scores(h, weight, bias, batch.targets), rows_of(batch))
+
+
+def _capped(model: LanguageModel, h: Tensor) -> Tensor:
+    """Capped logits of what W_U is applied to, at least in float32; no fused pass has the cap."""
+    weight, bias = output_matrix(model)
+    logits = F.linear(h, weight.t(), bias)
+    return capped(logits.to(torch.promote_types(logits.dtype, torch.float32)), model.layout.logit_cap)
 
 
 def _answering(model: LanguageModel, batch: Batch, drop: Drop | None, inputs: Tensor) -> Tensor:

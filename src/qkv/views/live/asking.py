@@ -91,7 +91,8 @@ class Desk:
         """Names of what may be asked of this run."""
         predicts = isinstance(find_task(self.viewer.config.task), TextTask)
         layout = self.viewer.config.model.layout
-        cannot = (() if predicts else _NEED_PREDICTIONS) + (() if layout.mixer == "attention" else _NEED_ATTENTION)
+        scores = layout.mixer == "attention" and layout.plain_scores  # patterns are computed again from q and k
+        cannot = (() if predicts else _NEED_PREDICTIONS) + (() if scores else _NEED_ATTENTION)
         cannot += () if is_sum(layout) else ("written",)
         cannot += _NEED_TEXT if self.viewer.reads_images or not self.viewer.has_code else ()
         return tuple(name for name in ASKS if name not in cannot)

@@ -233,7 +233,7 @@ def _notes(viewer: Viewer) -> list[str]:
     layout = viewer.config.model.layout
     notes = [
         (
-            layout.norm_place == "pre" and layout.norm != "none",
+            layout.pre and layout.norm != "none",
             "x is taken after the norm in front of attention.",
         ),
         (
@@ -302,58 +302,76 @@ def _finite(value: float) -> float | None:
 
 def embed_formula(layout: Layout, sizes: Sizes) -> str:
     """What enters layer 0."""
-    row = "W_E[token]" + (" × √d_model" if layout.embed_scale else "") + (" + W_type[0]" if sizes.n_types else "")
+    row = "W_E[token]" + (" × √d_model" if layout.embed_scale else "") + _times(layout.embedding_factor)
+    row += " + W_type[0]" if sizes.n_types else ""
     if layout.positions == "learned":
         row += " + W_pos[position]"
     elif layout.positions.startswith("sinusoidal"):
         row += " + sines(position)"
-    return f"norm_e({row})" if layout.norm_e else row
+    row = f"norm_e({row})" if layout.norm_e else row
+    return f"({row}) W_project" + (" + b_project" if layout.bias else "") if sizes.d_embed else row
+
+
+def _times(factor: float) -> str:
+    return "" if factor == 1 else f" × {factor:.3g}"
 
 
 def layer_formulas(layout: Layout, layer: int, *, scale: float | None, causal: bool) -> dict[str, str]:
     """Name of an activation of a layer -> what it is; `scale` is what q k^T is multiplied by."""
     place = layout.norm_place if layout.norm != "none" else ""
     before = "embed" if layer == 0 else f"L{layer - 1}.resid_post"
+    factor = _times(layout.residual_factor)
     mixed = "attn_out" if layout.mixer == "attention" else "mix_out"
 
     def entering(norm: str, name: str) -> str:
-        return f"{norm}({name})" if place == "pre" else name
+        return f"{norm}({name})" if place in ("pre", "both") else name
+
+    def finished(norm: str, out: str) -> str:
+        norm = {"out": norm, "both": f"{norm}_out"}.get(place, "")
+        return (f"{norm}({out})" if norm else f"({out})" if factor else out) + factor
 
     def summed(norm: str, name: str, out: str) -> str:
         total = f"{name} + {out}" if layout.skip else out
         return f"{norm}({total})" if place == "post" else total
 
     last = summed("norm2", "resid_mid", "mlp_out") if layout.mlp != "none" else "resid_mid"
-    scaled = "" if scale in (None, 1.0) else f" × {scale:.3g}"
+    scores = "q kᵀ" + ("" if scale in (None, 1.0) else f" × {scale:.3g}")
+    scores = f"{layout.score_cap:g} tanh({scores} / {layout.score_cap:g})" if layout.score_cap else scores
+    scores += " - slope × distance" if layout.positions == "alibi" else ""
+    scores += f", {layout.window} positions seen" if layout.windowed(layer) else ""
+    mlp_in = entering("norm1" if layout.shared_norm else "norm2", before if layout.parallel else "resid_mid")
+    b_O = " + b_O" if layout.biased in ("out", "all") else ""
     return {
-        "x": entering("norm1", before),
-        **{kind.lower(): _product(layout, kind) for kind in "QKV"},
-        "scores": f"q kᵀ{scaled}{', the future masked' if causal else ''}",
+        "x": entering("norm1", before) if layer or layout.first_norm else before,
+        **{kind.lower(): _product(layout, kind, layer) for kind in "QKV"},
+        "scores": f"{scores}{', the future masked' if causal else ''}",
         "pattern": "softmax(scores), rows sum to 1",
         "z": "pattern v",
-        "attn_out": f"z W_O{' + b_O' if layout.biased == 'all' else ''}, with the z of all heads concatenated",
+        "attn_out": f"{finished('norm1', f'z W_O{b_O}')}, with the z of all heads concatenated",
         "mix_out": "the output of what replaces attention",
         "resid_mid": summed("norm1", before, mixed),
-        "mlp_out": f"MLP({entering('norm2', before if layout.parallel else 'resid_mid')}), token by token",
+        "mlp_out": f"{finished('norm2', f'MLP({mlp_in})')}, token by token",
         "resid_post": f"{before} + attn_out + mlp_out" if layout.parallel else last,
     }
 
 
-def _product(layout: Layout, kind: str) -> str:
+def _product(layout: Layout, kind: str, layer: int) -> str:
     """q, k or v."""
-    made = f"x W_{kind}" + (f" + b_{kind}" if layout.biased != "none" else "")
+    made = f"x W_{kind}" + (f" + b_{kind}" if layout.biased in ("qkv", "all") else "")
     if kind == "V":
         return made
     made = f"{kind.lower()}norm({made})" if layout.qk_norm else made
-    return f"{made}, turned by its position" if layout.positions == "rotary" else made
+    return f"{made}, turned by its position" if layout.turned(layer) else made
 
 
 def answer_formula(layout: Layout, n_layers: int, *, bias: bool) -> str:
     """What the model says at each position; `bias` of the logits."""
     h = f"L{n_layers - 1}.resid_post"
-    if layout.norm_place == "pre" and layout.norm != "none":
+    if layout.norm_place != "post" and layout.norm != "none":
         h = f"norm_f({h})"
     if layout.head_transform:
-        h = f"{layout.mlp}({h} W_transform{' + b_transform' if layout.bias else ''})"
+        h = f"{layout.gate}({h} W_transform{' + b_transform' if layout.bias else ''})"
         h = f"norm_u({h})" if layout.norm != "none" else h
-    return f"softmax({h} W_U{' + b_U' if bias else ''})"
+    h = f"({h}{_times(layout.logit_factor)})" if layout.logit_factor != 1 else h
+    logits, cap = f"{h} W_U{' + b_U' if bias else ''}", layout.logit_cap
+    return f"softmax({cap:g} * tanh(({logits}) / {cap:g}))" if cap else f"softmax({logits})"

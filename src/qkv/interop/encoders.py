@@ -1,0 +1,414 @@
+"""Families of encoders as data: masked models, the same with a head for classes, and without a head.
+
+Names are those of Hugging Face `transformers`, as in `decoders`.
+"""
+
+from dataclasses import replace
+
+from qkv.interop.decoders import sizes, tensors
+from qkv.interop.family import ACTS, PLAIN, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
+from qkv.interop.layers import Joint, RopeByLayer, Windows
+from qkv.interop.name_map import TRANSPOSED, After, Row
+from qkv.interop.settings import YES_NO, Always, Dropout, Labels, Piece, Reading, Setting
+from qkv.models.layout import ModelConfig
+
+# BERT, RoBERTa, DistilBERT
+
+
+def _bert_body(base: str) -> list[Row]:
+    block = f"{base}encoder.layer.{{L}}."
+    return [
+        row(f"{base}embeddings.word_embeddings.weight", "W_E"),
+        row(f"{base}embeddings.token_type_embeddings.weight", "W_type"),
+        *norm(f"{base}embeddings.LayerNorm", "norm_e"),
+        *attention(f"{block}attention.", "self.query self.key self.value output.dense"),
+        *norm(f"{block}attention.output.LayerNorm", "L{L}.norm1"),
+        *mlp(block, "intermediate.dense output.dense"),
+        *norm(f"{block}output.LayerNorm", "L{L}.norm2"),
+    ]
+
+
+def _bert_rows(config: ModelConfig) -> list[Row]:
+    head = "cls.predictions."
+    return [
+        *_bert_body("bert."),
+        row("bert.embeddings.position_embeddings.weight", "W_pos"),
+        *linear(f"{head}transform.dense", "W_transform", "b_transform"),
+        *norm(f"{head}transform.LayerNorm", "norm_u"),
+        row(f"{head}decoder.weight", "W_U", form=TRANSPOSED),
+        row(f"{head}decoder.bias", "b_U"),
+        row(f"{head}bias", "b_U", copy=not config.layout.tied),  # transformers reads it where W_U is tied only
+    ]
+
+
+def _roberta_rows(config: ModelConfig) -> list[Row]:
+    return [
+        *_bert_body("roberta."),
+        row("roberta.embeddings.position_embeddings.weight", "W_pos", form=After(_ROBERTA_FIRST)),
+        *linear("lm_head.dense", "W_transform", "b_transform"),
+        *norm("lm_head.layer_norm", "norm_u"),
+        row("lm_head.decoder.weight", "W_U", form=TRANSPOSED),
+        row("lm_head.decoder.bias", "b_U"),
+        row("lm_head.bias", "b_U", copy=not config.layout.tied),
+    ]
+
+
+def _distilbert_rows(config: ModelConfig) -> list[Row]:
+    block = "distilbert.transformer.layer.{L}."
+    return [
+        row("distilbert.embeddings.word_embeddings.weight", "W_E"),
+        row("distilbert.embeddings.position_embeddings.weight", "W_pos"),
+        *norm("distilbert.embeddings.LayerNorm", "norm_e"),
+        *attention(f"{block}attention.", "q_lin k_lin v_lin out_lin"),
+        *norm(f"{block}sa_layer_norm", "L{L}.norm1"),
+        *mlp(f"{block}ffn.", "lin1 lin2"),
+        *norm(f"{block}output_layer_norm", "L{L}.norm2"),
+        *linear("vocab_transform", "W_transform", "b_transform"),
+        *norm("vocab_layer_norm", "norm_u"),
+        *linear("vocab_projector", "W_U", "b_U"),
+    ]
+
+
+_ROBERTA_FIRST = 2
+"""RoBERTa counts positions from the padding token's id and one: rows 0 and 1 are no position of a text."""
+
+_BOTH_SIDES = {
+    "positions": "learned",
+    "norm": "layer",
+    "norm_place": "post",
+    "norm_e": True,
+    "bias": True,
+    "head_transform": True,
+    "start": "bert",
+}
+
+
+def _bert_pieces(
+    *pieces: Piece, vocab: int = 30522, usual: tuple[int, int, int] = (768, 12, 3072), dropout: float = 0.1
+) -> tuple[Piece, ...]:
+    """The keys of BERT's relatives; `usual` are d_model, n_heads and d_mlp of a silent file."""
+    return (
+        Setting("vocab_size", "sizes.d_vocab", vocab),
+        Setting("hidden_size", "sizes.d_model", usual[0]),
+        Setting("num_hidden_layers", "sizes.n_layers", 12),
+        Setting("num_attention_heads", "sizes.n_heads", usual[1]),
+        Setting("intermediate_size", "sizes.d_mlp", usual[2]),
+        Setting("type_vocab_size", "sizes.n_types", 2, least=1),  # every token has one
+        Setting("layer_norm_eps", "layout.norm_eps", 1e-12),
+        TIED_USUALLY,
+        Dropout(("hidden_dropout_prob",), ("attention_probs_dropout_prob",), dropout),
+        Always("position_embedding_type", "absolute"),
+        *pieces,
+        *PLAIN,
+    )
+
+
+POOLER = "the pooler of the first token"
+BERT = Family(
+    name="bert",
+    title="BERT",
+    kind="MaskedLM",
+    preset="bert",
+    architecture="BertForMaskedLM",
+    also=("BertForPreTraining",),
+    auto="AutoModelForMaskedLM",
+    base="bert.",
+    pieces=_bert_pieces(
+        Setting("max_position_embeddings", "sizes.n_ctx", 512), Setting("hidden_act", "layout.mlp", "gelu", ACTS)
+    ),
+    layout=_BOTH_SIDES,
+    rows=_bert_rows,
+    buffers=("*.embeddings.position_ids",),
+    left_out={"bert.pooler.*": POOLER, "cls.seq_relationship.*": "the next-sentence head"},
+    even_heads=True,
+)
+ROBERTA = Family(
+    name="roberta",
+    title="RoBERTa",
+    kind="MaskedLM",
+    preset="bert",
+    architecture="RobertaForMaskedLM",
+    auto="AutoModelForMaskedLM",
+    base="roberta.",
+    pieces=_bert_pieces(
+        Setting("max_position_embeddings", "sizes.n_ctx", 512, plus=_ROBERTA_FIRST),
+        Setting("hidden_act", "layout.mlp", "gelu", ACTS[:1]),
+        Always("pad_token_id", _ROBERTA_FIRST - 1),
+        vocab=50265,
+    ),
+    layout=_BOTH_SIDES,
+    rows=_roberta_rows,
+    buffers=("*.embeddings.position_ids",),
+    left_out={"roberta.pooler.*": POOLER},
+    even_heads=True,
+)
+DISTILBERT = Family(
+    name="distilbert",
+    title="DistilBERT",
+    kind="MaskedLM",
+    preset="bert",
+    architecture="DistilBertForMaskedLM",
+    auto="AutoModelForMaskedLM",
+    base="distilbert.",
+    pieces=(
+        Setting("vocab_size", "sizes.d_vocab", 30522),
+        Setting("max_position_embeddings", "sizes.n_ctx", 512),
+        Setting("dim", "sizes.d_model", 768),
+        Setting("hidden_dim", "sizes.d_mlp", 3072),
+        Setting("n_layers", "sizes.n_layers", 6),
+        Setting("n_heads", "sizes.n_heads", 12),
+        Setting("activation", "layout.mlp", "gelu", ACTS[:1] + ACTS[4:5]),
+        Always("sinusoidal_pos_embds", False, also=(True,)),  # the rows are in the file either way
+        Always("tie_weights_", True, written=False),
+        TIED_USUALLY,
+        Dropout(("dropout",), ("attention_dropout",), 0.1),
+        *PLAIN,
+    ),
+    layout=_BOTH_SIDES | {"norm_eps": 1e-12},
+    rows=_distilbert_rows,
+    buffers=("*.embeddings.position_ids",),
+    even_heads=True,
+)
+
+
+# The same layout under other names, without a head, and with a head for classes
+
+
+def _body(family: Family, cls: str) -> Family:
+    """The family without its head: hidden vectors are the same, and our logits are h W_E^T."""
+
+    def rows(config: ModelConfig) -> list[Row]:
+        kept = [one for one in family.rows(config) if "b_U" not in one.addresses]
+        return [replace(one, stored=one.stored.removeprefix(family.base)) for one in kept]
+
+    return replace(
+        family,
+        name=f"{family.name} body",
+        title=f"{family.title} without a head",
+        architecture=cls,
+        also=(),
+        auto="AutoModel",
+        base="",
+        layout={**family.layout, "head_transform": False},
+        rows=rows,
+        left_out={"pooler.*": POOLER},
+        absent=("b_U",),
+    )
+
+
+def _of_classes(family: Family, cls: str, pooler: str, classifier: str) -> Family:
+    """The family with a head for classes: tanh of a layer on the first token, and one more layer."""
+
+    def rows(config: ModelConfig) -> list[Row]:
+        return [*family.rows(config), *linear(pooler, "W_pool", "b_pool"), *linear(classifier, "W_cls", "b_cls")]
+
+    return replace(
+        family,
+        name=f"{family.name} classes",
+        title=f"{family.title} for classes",
+        kind="Classifier",
+        architecture=cls,
+        also=(),
+        auto="AutoModelForSequenceClassification",
+        pieces=(*family.pieces, Labels()),
+        layout={**family.layout, "head_transform": False, "pool": "first"},
+        rows=rows,
+        left_out={},
+    )
+
+
+_OTHERS = replace(ROBERTA, pieces=(Setting("vocab_size", "sizes.d_vocab", 30522), *ROBERTA.pieces[1:]))
+XLM_ROBERTA = replace(_OTHERS, name="xlm-roberta", title="XLM-RoBERTa", architecture="XLMRobertaForMaskedLM")
+CAMEMBERT = replace(_OTHERS, name="camembert", title="CamemBERT", architecture="CamembertForMaskedLM")
+
+# Narrow tables: ELECTRA, ALBERT
+
+
+def _read_embedding_size(reading: Reading) -> None:
+    d_embed, d_model = reading.number("embedding_size", 128, whole=True, least=1), reading.values["sizes.d_model"]
+    reading.values["sizes.d_embed"] = 0 if d_embed == d_model else d_embed
+
+
+def _electra_rows(config: ModelConfig) -> list[Row]:
+    return [
+        *_bert_body("electra."),
+        row("electra.embeddings.position_embeddings.weight", "W_pos"),
+        *linear("electra.embeddings_project", "W_project", "b_project"),
+        *linear("generator_predictions.dense", "W_transform", "b_transform"),
+        *norm("generator_predictions.LayerNorm", "norm_u"),
+        *linear("generator_lm_head", "W_U", "b_U"),
+    ]
+
+
+_N_CTX = Setting("max_position_embeddings", "sizes.n_ctx", 512)
+ELECTRA = Family(
+    name="electra",
+    title="ELECTRA",
+    kind="MaskedLM",
+    preset="bert",
+    architecture="ElectraForMaskedLM",
+    auto="AutoModelForMaskedLM",
+    base="electra.",
+    pieces=_bert_pieces(
+        _N_CTX,
+        Setting("hidden_act", "layout.mlp", "gelu", ACTS[:1]),
+        Joint(
+            ("embedding_size",),
+            _read_embedding_size,
+            lambda config, out: out.update(embedding_size=config.sizes.d_embed or config.sizes.d_model),
+        ),
+        *idle(summary_last_dropout=0.1),
+        usual=(256, 4, 1024),
+    ),
+    layout=_BOTH_SIDES,
+    rows=_electra_rows,
+    buffers=("*.embeddings.position_ids",),
+    even_heads=True,
+)
+
+
+def _albert_rows(config: ModelConfig) -> list[Row]:
+    stem, head = "albert.encoder.albert_layer_groups.0.albert_layers.0.", "predictions."
+    tables = [one for one in _bert_body("albert.") if not one.per_layer]
+    return [
+        *tables,
+        row("albert.embeddings.position_embeddings.weight", "W_pos"),
+        *linear("albert.encoder.embedding_hidden_mapping_in", "W_project", "b_project"),
+        *attention(f"{stem}attention.", "query key value dense", "L0."),
+        *norm(f"{stem}attention.LayerNorm", "L0.norm1"),
+        *mlp(stem, "ffn ffn_output", "L0."),
+        *norm(f"{stem}full_layer_layer_norm", "L0.norm2"),
+        *linear(f"{head}dense", "W_transform", "b_transform"),
+        *norm(f"{head}LayerNorm", "norm_u"),
+        row(f"{head}decoder.weight", "W_U", form=TRANSPOSED),
+        row(f"{head}bias", "b_U"),
+        replace(row(f"{head}decoder.bias", "b_U"), alias=True),
+    ]
+
+
+ALBERT = Family(
+    name="albert",
+    title="ALBERT",
+    kind="MaskedLM",
+    preset="bert",
+    architecture="AlbertForMaskedLM",
+    also=("AlbertForPreTraining",),
+    auto="AutoModelForMaskedLM",
+    base="albert.",
+    pieces=_bert_pieces(
+        _N_CTX,
+        Setting("hidden_act", "layout.mlp", "gelu_new", ACTS[1:2] + ACTS[:1] + ACTS[2:]),
+        Setting("embedding_size", "sizes.d_embed", 128, least=1),
+        Always("num_hidden_groups", 1),
+        Always("inner_group_num", 1),
+        *idle(down_scale_factor=1, gap_size=0, net_structure_type=0, num_memory_blocks=0),
+        vocab=30000,
+        usual=(4096, 64, 16384),
+        dropout=0.0,
+    ),
+    layout=_BOTH_SIDES | {"shared_layers": True},
+    rows=_albert_rows,
+    buffers=("*.embeddings.position_ids",),
+    left_out={"albert.pooler.*": POOLER, "sop_classifier.*": "the sentence-order head"},
+    even_heads=True,
+)
+
+# ModernBERT
+
+_MODERN = tensors(
+    {
+        "W_E": "model.embeddings.tok_embeddings",
+        "norm_e": "model.embeddings.norm",
+        "norm1": "attn_norm",
+        "QKV O": "attn.Wqkv attn.Wo",
+        "norm2": "mlp_norm",
+        "joint gated": "mlp.Wi mlp.Wo",
+        "norm_f": "model.final_norm",
+        "W_U": "decoder",
+    }
+)
+MODERNBERT = Family(
+    name="modernbert",
+    title="ModernBERT",
+    kind="MaskedLM",
+    preset="bert",
+    architecture="ModernBertForMaskedLM",
+    auto="AutoModelForMaskedLM",
+    base="model.",
+    pieces=(
+        *sizes(50368, 768, 22, 12, 8192, mlp=1152, kv=False),
+        Setting("norm_eps", "layout.norm_eps", 1e-5),
+        Setting("norm_bias", "layout.norm_bias", False, ((False, "same"), (True, "all"))),
+        Setting("attention_bias", "layout.attention_bias", False, ((False, "same"), (True, "all"))),
+        Setting("decoder_bias", "layout.head_bias", True, YES_NO),
+        Windows(
+            key="local_attention",
+            width=128,
+            usual=lambda n, given: [
+                "sliding_attention" if layer % given.get("global_attn_every_n_layers", 3) else "full_attention"
+                for layer in range(n)
+            ],
+            keeps=True,
+            halves=True,
+        ),
+        Always("global_attn_every_n_layers", 3, also=tuple(range(1, 99)), written=False),
+        RopeByLayer(160000.0, 10000.0, ("global_rope_theta", "local_rope_theta")),
+        TIED_USUALLY,
+        Dropout(("embedding_dropout", "mlp_dropout")),
+        Always("hidden_activation", "gelu"),
+        Always("classifier_activation", "gelu"),
+        Always("mlp_bias", False),
+        Always("classifier_bias", False),
+        Always("position_embedding_type", "absolute", also=("sans_pos",), written=False),
+        Always("sparse_prediction", False, also=(True,), written=False),
+        *idle(deterministic_flash_attn=False, sparse_pred_ignore_index=-100, embedding_norm=True, layer_norm_eps=1e-5),
+        *(
+            Always(key, None, also=(2.0, "cls", "mean", True, False), written=False)
+            for key in (
+                "initializer_cutoff_factor",
+                "classifier_pooling",
+                "reference_compile",
+                "repad_logits_with_grad",
+            )
+        ),
+        *PLAIN,
+    ),  # fmt: skip
+    layout={"norm": "layer", "mlp": "geglu", "norm_e": True, "first_norm": False, "head_transform": True}
+    | {"start": "normal"},
+    rows=lambda config: [
+        *_MODERN(config),
+        *linear("head.dense", "W_transform", "b_transform"),
+        *norm("head.norm", "norm_u"),
+    ],
+    even_heads=True,
+)
+
+ENCODERS: tuple[Family, ...] = (
+    BERT,
+    ROBERTA,
+    DISTILBERT,
+    XLM_ROBERTA,
+    CAMEMBERT,
+    ELECTRA,
+    ALBERT,
+    MODERNBERT,
+    *(
+        _body(family, cls)
+        for family, cls in (
+            (BERT, "BertModel"),
+            (ROBERTA, "RobertaModel"),
+            (DISTILBERT, "DistilBertModel"),
+            (XLM_ROBERTA, "XLMRobertaModel"),
+            (CAMEMBERT, "CamembertModel"),
+        )
+    ),
+    _of_classes(BERT, "BertForSequenceClassification", "bert.pooler.dense", "classifier"),
+    *(
+        _of_classes(family, cls, "classifier.dense", "classifier.out_proj")
+        for family, cls in (
+            (ROBERTA, "RobertaForSequenceClassification"),
+            (XLM_ROBERTA, "XLMRobertaForSequenceClassification"),
+            (CAMEMBERT, "CamembertForSequenceClassification"),
+        )
+    ),
+)

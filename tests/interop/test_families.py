@@ -1,0 +1,268 @@
+"""Every family is theirs: outputs to 1e-5 in float32, back through an export, and what a silent file means."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+from qkv.errors import SourceError
+from qkv.interop import FAMILIES, read_checkpoint
+from qkv.interop.exporting import write_checkpoint
+from qkv.interop.families import BY_KEY, BY_TYPE
+from qkv.interop.importing import as_model, read_model_config
+from qkv.interop.mirror import mirror_of
+from qkv.interop.settings import Reading, read_config
+from qkv.models import build
+from qkv.models.matrices import Catalogue
+from qkv.tasks.generation import Sampling, generate
+
+V, N = 61, 14
+DEC = dict(
+    vocab_size=V, hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=32, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)  # fmt: skip
+ENC = dict(
+    vocab_size=V, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=3,
+    max_position_embeddings=34, pad_token_id=1,
+)  # fmt: skip
+GPT = dict(vocab_size=V, n_positions=32, n_embd=48, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2)
+PAIR = dict(
+    vocab_size=V, d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=3, decoder_attention_heads=3,
+    encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=32, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+    decoder_start_token_id=2, forced_eos_token_id=2,
+)  # fmt: skip
+HEADS = dict(head_dim=8, query_pre_attn_scalar=5, sliding_window=4)
+LOCAL = ["sliding_attention", "full_attention", "sliding_attention"]
+THREE = dict(num_labels=3)
+MADE = {
+    "olmo": ("OlmoForCausalLM", DEC),
+    "olmo2": ("Olmo2ForCausalLM", DEC),
+    "olmo3": ("Olmo3ForCausalLM", DEC | dict(sliding_window=4, layer_types=LOCAL)),
+    "smollm3": ("SmolLM3ForCausalLM", DEC | dict(no_rope_layers=[1, 0, 1])),
+    "smollm3 windowed": (
+        "SmolLM3ForCausalLM",
+        DEC | dict(no_rope_layers=[1, 1, 0], use_sliding_window=True, sliding_window=5, layer_types=LOCAL),
+    ),
+    "phi3": ("Phi3ForCausalLM", DEC),
+    "phi3 windowed": ("Phi3ForCausalLM", DEC | dict(sliding_window=5, tie_word_embeddings=True)),
+    "mistral windowed": ("MistralForCausalLM", DEC | dict(sliding_window=5)),
+    "qwen2 windowed": ("Qwen2ForCausalLM", DEC | dict(use_sliding_window=True, sliding_window=5, max_window_layers=1)),
+    "granite": (
+        "GraniteForCausalLM",
+        DEC | dict(embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=6.0),
+    ),
+    "helium": ("HeliumForCausalLM", DEC | dict(head_dim=6)),
+    "glm": ("GlmForCausalLM", DEC | dict(head_dim=8)),
+    "arcee": ("ArceeForCausalLM", DEC | dict(attention_bias=True)),
+    "nemotron": ("NemotronForCausalLM", DEC | dict(head_dim=8)),
+    "starcoder2": ("Starcoder2ForCausalLM", DEC | dict(sliding_window=4)),
+    "gemma": ("GemmaForCausalLM", DEC | dict(head_dim=8)),
+    "gemma2": ("Gemma2ForCausalLM", DEC | HEADS | dict(layer_types=LOCAL, attn_logit_softcapping=2.0)),
+    "gemma3_text": ("Gemma3ForCausalLM", DEC | HEADS | dict(layer_types=LOCAL)),
+    "stablelm": ("StableLmForCausalLM", DEC | dict(hidden_size=32, use_qkv_bias=True)),
+    "stablelm parallel": ("StableLmForCausalLM", DEC | dict(hidden_size=32, use_parallel_residual=True)),
+    "cohere": ("CohereForCausalLM", DEC),
+    "phi": ("PhiForCausalLM", DEC | dict(hidden_size=32)),
+    "gptj": ("GPTJForCausalLM", GPT | dict(rotary_dim=6)),
+    "falcon": ("FalconForCausalLM", dict(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=3)),
+    "falcon 40": (
+        "FalconForCausalLM",
+        dict(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=6)
+        | dict(num_kv_heads=2, new_decoder_architecture=True),
+    ),
+    "falcon in turn": (
+        "FalconForCausalLM",
+        dict(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=3)
+        | dict(multi_query=False, parallel_attn=False, bias=True),
+    ),
+    "gpt_neo": (
+        "GPTNeoForCausalLM",
+        dict(vocab_size=V, hidden_size=24, num_layers=4, num_heads=3, attention_types=[[["global", "local"], 2]])
+        | dict(window_size=4, max_position_embeddings=32),
+    ),
+    "opt": (
+        "OPTForCausalLM",
+        dict(vocab_size=V, hidden_size=24, word_embed_proj_dim=24, ffn_dim=40, num_hidden_layers=2)
+        | dict(num_attention_heads=3, max_position_embeddings=32, pad_token_id=1),
+    ),
+    "opt post": (
+        "OPTForCausalLM",
+        dict(vocab_size=V, hidden_size=24, word_embed_proj_dim=24, ffn_dim=40, num_hidden_layers=2)
+        | dict(num_attention_heads=3, max_position_embeddings=32, pad_token_id=1, do_layer_norm_before=False),
+    ),
+    "biogpt": ("BioGptForCausalLM", {k: v for k, v in DEC.items() if k != "num_key_value_heads"}),
+    "bloom": ("BloomForCausalLM", dict(vocab_size=V, hidden_size=24, n_layer=2, n_head=3)),
+    "gpt_bigcode": ("GPTBigCodeForCausalLM", GPT),
+    "mpt": ("MptForCausalLM", dict(vocab_size=V, d_model=24, n_heads=4, n_layers=2, max_seq_len=32)),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", ENC),
+    "camembert": ("CamembertForMaskedLM", ENC),
+    "electra": ("ElectraForMaskedLM", ENC | dict(embedding_size=16)),
+    "electra wide": ("ElectraForMaskedLM", ENC | dict(embedding_size=24)),
+    "albert": ("AlbertForMaskedLM", ENC | dict(embedding_size=16)),
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        {k: v for k, v in ENC.items() if k != "pad_token_id"}
+        | dict(num_hidden_layers=4, local_attention=8, pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1)
+        | dict(eos_token_id=2),
+    ),
+    "bert body": ("BertModel", ENC),
+    "roberta body": ("RobertaModel", ENC),
+    "distilbert body": (
+        "DistilBertModel",
+        dict(vocab_size=V, dim=24, hidden_dim=40, n_layers=2, n_heads=3, max_position_embeddings=32),
+    ),
+    "xlm-roberta body": ("XLMRobertaModel", ENC),
+    "camembert body": ("CamembertModel", ENC),
+    "bert classes": ("BertForSequenceClassification", ENC | THREE),
+    "roberta classes": ("RobertaForSequenceClassification", ENC | THREE),
+    "xlm-roberta classes": ("XLMRobertaForSequenceClassification", ENC | THREE),
+    "camembert classes": ("CamembertForSequenceClassification", ENC | THREE),
+    "bart": ("BartForConditionalGeneration", PAIR),
+    "mbart": ("MBartForConditionalGeneration", PAIR),
+}
+
+
+def made(name):
+    """A model of transformers with random weights, in evaluation mode."""
+    cls, settings = MADE[name]
+    torch.manual_seed(len(name))
+    model = getattr(transformers, cls)(getattr(transformers, cls).config_class(**settings)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.15)
+            else:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    model.tie_weights()
+    return model
+
+
+def inputs(model):
+    ids = torch.randint(5, V, (2, N), generator=torch.Generator().manual_seed(2))
+    return {"input_ids": ids} | ({"decoder_input_ids": ids[:, :9].flip(1)} if model.config.is_encoder_decoder else {})
+
+
+def said(model):
+    """Logits, or the hidden vectors of a model without a head."""
+    with torch.no_grad():
+        out = model(**inputs(model))
+    return out.logits if hasattr(out, "logits") else out.last_hidden_state
+
+
+def ours(imported):
+    model = build(imported.config, 0).eval()
+    Catalogue(model).load_state(imported.state)
+    return model
+
+
+def gap(found, wanted):
+    return float((found - wanted).abs().max() / wanted.abs().max())
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_family_is_theirs_there_and_back(name, tmp_path):
+    theirs = made(name)
+    theirs.save_pretrained(tmp_path / "theirs")
+    imported, wanted = read_checkpoint(tmp_path / "theirs"), said(theirs)
+    if name in FAMILIES:
+        assert imported.family.name == name
+    model = ours(imported)
+    with torch.no_grad():
+        plain = model(*inputs(theirs).values())
+        recorded, record = model.forward_recorded(*inputs(theirs).values())
+    found, explicit = (record["norm_f"],) * 2 if imported.family.absent else (plain, recorded)
+    assert gap(found, wanted) < 1e-5 and gap(explicit, wanted) < 1e-5
+    catalogue = Catalogue(model)
+    state = catalogue.state()
+    state |= {n: state[first] for n, first in catalogue.aliases.items() if not catalogue.entry(n).transposed}
+    fit = write_checkpoint(
+        imported.config, state, None, tmp_path / "back", card="", wanted=imported.family.name, marks=imported.marks
+    )
+    assert fit.family is imported.family
+    back = getattr(transformers, fit.family.architecture).from_pretrained(tmp_path / "back").eval()
+    assert gap(said(back), wanted) < 1e-5
+    again = read_checkpoint(tmp_path / "back")
+    assert again.config.resolved() == imported.config.resolved()
+
+
+def test_every_family_has_a_model_here_or_among_the_older_ones(theirs):
+    older = {theirs.make_theirs(name).config.model_type for name in (*theirs.KINDS, *theirs.IMAGES, *theirs.PAIRS)}
+    assert set(FAMILIES) <= set(MADE) | older and len({f.model_type for f in FAMILIES.values()}) >= 35
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name in MADE])
+def test_a_silent_file_means_what_transformers_means_by_it(name):
+    family = FAMILIES[name]
+    spoken = getattr(transformers, family.architecture).config_class().to_dict()
+    kept = {key: value for key, value in spoken.items() if value is not None or key == "sliding_window"}
+    read = []
+    for given in ({}, kept):
+        reading = Reading(family.model_type, {"model_type": family.model_type} | given)
+        read_config(family.pieces, reading)
+        read.append(as_model(family, reading))
+    assert read[0] == read[1]
+
+
+@pytest.mark.parametrize("name", ["gemma2", "bloom", "gpt_neo", "smollm3 windowed", "falcon"])
+def test_greedy_text_with_a_cache_is_theirs(name, tmp_path):
+    theirs = made(name)
+    theirs.save_pretrained(tmp_path)
+    model, prompt = ours(read_checkpoint(tmp_path)), inputs(theirs)["input_ids"][:1, :9]
+    mine = generate(model, [prompt[0].numpy()], tokens=8, how=Sampling(temperature=0), seed=0)[0]
+    ids = prompt
+    for _ in range(8):
+        with torch.no_grad():
+            ids = torch.cat((ids, theirs(ids).logits[:, -1:].argmax(-1)), dim=1)
+    np.testing.assert_array_equal(mine, ids[0, 9:].numpy())
+
+
+def test_gradients_of_a_watched_model_are_its_own(tmp_path):
+    theirs = made("gemma2")
+    theirs(**inputs(theirs), labels=inputs(theirs)["input_ids"]).loss.backward()
+    mirror = mirror_of(theirs)
+    mirror.refresh(gradients=True)
+    live = theirs.model.layers[1].input_layernorm.weight
+    torch.testing.assert_close(mirror.catalogue.grad("L1.norm1.gain"), live.grad)
+    torch.testing.assert_close(mirror.catalogue.view("L1.norm1.gain"), 1 + live.detach())
+
+
+@pytest.mark.parametrize("model_type", sorted(set(CONFIG_MAPPING_NAMES) - {f.model_type for f in FAMILIES.values()}))
+def test_a_refusal_begins_with_the_type_and_guesses_nothing(model_type, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with pytest.raises(SourceError) as refused:
+        read_model_config(tmp_path)
+    assert str(refused.value).startswith(f"{model_type} is not read: ")
+    assert "did you mean" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "model_type, ingredient",
+    [
+        ("mixtral", "a mixture of experts"),
+        ("t5", "score biases learned by buckets of distance"),
+        ("mamba", "state-space"),
+        ("deepseek_v3", "latent vector"),
+        ("llava", "another medium"),
+        ("deberta-v2", "to content and to position separately"),
+        ("codegen", "in an order of its own"),
+    ],
+)
+def test_a_refusal_names_the_ingredient(model_type, ingredient, tmp_path):
+    config = transformers.AutoConfig.for_model(model_type).to_dict() | {"model_type": model_type}
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "dtype"}, default=str))
+    with pytest.raises(SourceError, match=ingredient):
+        read_model_config(tmp_path)
+
+
+def test_no_family_is_listed_as_refused():
+    read = {family.model_type for family in FAMILIES.values()}
+    assert not read & set(BY_TYPE)
+    written = {key for family in FAMILIES.values() for piece in family.pieces for key in piece.keys}
+    assert not (written - {"image_size"}) & set(BY_KEY)
