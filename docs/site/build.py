@@ -19,6 +19,8 @@ from typing import Any
 
 from latex2mathml.converter import convert
 
+from qkv.views.learn.page import page as learn_page
+
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent
 NOT_ON_THE_SITE = ("*.py", "*.pyc", "pictures.json", "site", "src", "results", "__pycache__")
@@ -51,6 +53,8 @@ def stage(place: Path) -> None:
     (pages / "playground" / "README.md").unlink()  # about its code; the playground itself is index.html
     for page in pages.rglob("*.md"):
         page.write_text(page_markdown(page.read_text("utf-8"), DOCS / page.relative_to(pages)), "utf-8")
+    (pages / "learn" / "README.md").unlink()
+    (pages / "learn" / "index.html").write_text(learn_page(answers="../answers"), "utf-8")
     playground = pages / "playground" / "index.html"
     text = playground.read_text("utf-8")  # its lessons lead to answers that are pages here, not Markdown
     playground.write_text(text.replace("../answers/${name}.md", "../answers/${name}.html"), "utf-8")
@@ -84,7 +88,7 @@ def page_markdown(markdown: str, page: Path = DOCS / "index.md") -> str:
         target = (page.parent / found[2].partition("#")[0]).resolve()
         return found[0] if target.is_relative_to(DOCS) else found[1]
 
-    markdown = markdown.replace("](playground/README.md)", "](playground/index.html)")
+    markdown = re.sub(r"\]\((learn|playground)/README\.md\)", r"](\1/index.html)", markdown)
     markdown = re.sub(r"\[([^\]]+)\]\((\.\./[^)]*)\)", link, markdown)
     if "$$" not in markdown:
         return markdown

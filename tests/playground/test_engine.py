@@ -24,10 +24,10 @@ def torch_model(sizes, wiring, held, *names, std=0.4):
     """Our model in the textbook layout, wired as an arm, in float64, with weights so large that all terms matter."""
     layout = Layout(
         positions="learned" if wiring["positions"] else "none",
-        norm="layer",
+        norm="layer" if wiring.get("norms", True) else "none",
         norm_eps=1e-5,
         mlp="gelu",
-        tied=False,
+        tied=wiring.get("tied", False),
         start="gpt2",
         scale=wiring["scale"],
         skip=wiring["skip"],
@@ -82,6 +82,8 @@ def gradient_cases():
     for kinds in (("W_Q", "W_K"), ("W_V", "W_O"), tuple(IDENTITY)):
         yield SMALL, USUAL, {kind: "identity" for kind in kinds}, 3, 9
     yield SMALL | {"n_layers": 1}, USUAL, IDENTITY, 2, 1  # a single position
+    for norms, tied in ((False, False), (True, True), (False, True)):
+        yield SMALL, USUAL | {"norms": norms, "tied": tied}, {}, 3, 9
     yield REAL, USUAL, {}, 4, 32
 
 

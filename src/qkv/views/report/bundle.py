@@ -12,7 +12,7 @@ from importlib.resources import files
 LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 """Vendored scripts, in the order in which they are loaded; versions and licences are in `static/vendor/README.md`."""
 
-FOLDERS = ("static", "play", "play/engine", "play/panels")
+FOLDERS = ("static", "play", "play/engine", "play/panels", "learn")
 """Where the modules lie; a name occurs once in all of them."""
 
 _FROM = r'from\s+"\.{1,2}/(?:[\w./-]+/)?([\w-]+\.js)"'

@@ -55,8 +55,8 @@ export function sound(given) {
 
 // How a model is wired, and which matrices are held how: kind -> "freeze" or "identity".
 export function wiring(arm) {
-  const { positions, scale, skip, shared } = arm;
-  return { positions, scale, skip, shared };
+  const { positions, scale, skip, shared, norms = true, tied = false } = arm;
+  return { positions, scale, skip, shared, norms, tied };
 }
 
 export function heldKinds(arm) {

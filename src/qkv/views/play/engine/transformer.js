@@ -9,19 +9,19 @@
 import { addATB, begin, multiply, numbers, product, productBT } from "./linear.js";
 import { causalSoftmax, causalSoftmaxBackward, crossEntropy, gelu, layerNorm, layerNormBackward } from "./functions.js";
 
-export const WIRING = { positions: true, scale: true, skip: true, shared: false };
+export const WIRING = { positions: true, scale: true, skip: true, shared: false, norms: true, tied: false };
 
-// Every parameter: address, shape, where it lies among all numbers. `shared`: W_K is W_Q, one matrix.
-export function catalogue({ d_vocab: V, d_model: d, d_mlp: f, n_layers, n_ctx }, { positions, shared }) {
+// Every parameter: address, shape, where it lies among all numbers. `shared`: W_K is W_Q, one matrix; `tied`: W_U is W_E.
+export function catalogue({ d_vocab: V, d_model: d, d_mlp: f, n_layers, n_ctx }, { positions, shared, norms = true, tied = false }) {
   const rows = [["W_E", V, d], ...(positions ? [["W_pos", n_ctx, d]] : [])];
   for (let layer = 0; layer < n_layers; layer++) {
     const own = [["norm1.gain", d], ["W_Q", d, d], ...(shared ? [] : [["W_K", d, d]]), ["W_V", d, d], ["W_O", d, d],
       ["norm2.gain", d], ["W_in", d, f], ["W_out", f, d]];
     rows.push(...own.map(([name, ...shape]) => [`L${layer}.${name}`, ...shape]));
   }
-  rows.push(["norm_f.gain", d], ["W_U", d, V]);
+  rows.push(["norm_f.gain", d], ...(tied ? [] : [["W_U", d, V]]));
   let start = 0;
-  return rows.map(([address, ...shape]) => {
+  return rows.filter(([address]) => norms || !address.endsWith("gain")).map(([address, ...shape]) => {
     const size = shape.reduce((a, b) => a * b, 1);
     const entry = { address, kind: address.replace(/^L\d+\./, ""), shape, start, size };
     start += size;
@@ -68,7 +68,8 @@ export class Transformer {
       pattern: n * n_ctx * n_heads, mid: n * d, unit2: n * d, inverse2: n, h2: n * d, wide: n * f, act: n * f, slope: n * f });
     this.layers = Array.from({ length: n_layers }, layer);
     this.top = arrays({ x: n * d, unit: n * d, inverse: n, h: n * d, out: n * V });
-    this.back = arrays({ x: n * d, h: n * d, q: n * d, k: n * d, v: n * d, z: n * d, wide: n * f, pattern: n_ctx * n_ctx });
+    this.back = arrays({ x: n * d, h: n * d, q: n * d, k: n * d, v: n * d, z: n * d, wide: n * f, pattern: n_ctx * n_ctx,
+      around: n * d }); // `around`: what comes past the attention of the first layer
   }
 
   // ids [batch, length] -> loss and accuracy over the targets (-1: none); everything inside stays readable until the next.
@@ -83,8 +84,9 @@ export class Transformer {
       this.widen(at, i, this.layers[i + 1]?.x ?? this.top.x);
     });
     const { x, unit, inverse, h, out } = this.top;
-    layerNorm(x, this.W["norm_f.gain"], unit, inverse, h, rows, d);
-    product(out, h, this.W.W_U, rows, V, d);
+    this.norm("norm_f.gain", x, unit, inverse, h);
+    if (this.wiring.tied) productBT(out, h, this.W.W_E, rows, V, d);
+    else product(out, h, this.W.W_U, rows, V, d);
     const [loss, accuracy, count] = crossEntropy(out, targets, rows, V);
     this.count = count;
     return { loss, accuracy };
@@ -104,7 +106,7 @@ export class Transformer {
     const { d_model: d } = this.sizes;
     const rows = this.batch * this.length;
     const W = (name) => this.W[`L${layer}.${name}`];
-    layerNorm(at.x, W("norm1.gain"), at.unit1, at.inverse1, at.h1, rows, d);
+    this.norm(`L${layer}.norm1.gain`, at.x, at.unit1, at.inverse1, at.h1);
     product(at.q, at.h1, W("W_Q"), rows, d, d);
     product(at.k, at.h1, W("W_K"), rows, d, d);
     product(at.v, at.h1, W("W_V"), rows, d, d);
@@ -117,11 +119,27 @@ export class Transformer {
     if (this.wiring.skip) plus(at.mid, at.x, rows * d);
   }
 
+  // A layout without norms hands on what comes.
+  norm(gain, x, unit, inverse, out) {
+    const [rows, d] = [this.batch * this.length, this.sizes.d_model];
+    if (this.wiring.norms) layerNorm(x, this.W[gain], unit, inverse, out, rows, d);
+    else out.set(x.subarray(0, rows * d));
+  }
+
+  // From back.h, the gradient after a norm, to back.x, that before it; with `add`, to what is there.
+  normBackward(gain, unit, inverse, add) {
+    const { h, x } = this.back;
+    const [rows, d] = [this.batch * this.length, this.sizes.d_model];
+    if (this.wiring.norms) layerNormBackward(h, this.W[gain], unit, inverse, x, this.G[gain], rows, d, add);
+    else if (add) plus(x, h, rows * d);
+    else x.set(h);
+  }
+
   widen(at, layer, post) {
     const { d_model: d, d_mlp: f } = this.sizes;
     const rows = this.batch * this.length;
     const W = (name) => this.W[`L${layer}.${name}`];
-    layerNorm(at.mid, W("norm2.gain"), at.unit2, at.inverse2, at.h2, rows, d);
+    this.norm(`L${layer}.norm2.gain`, at.mid, at.unit2, at.inverse2, at.h2);
     product(at.wide, at.h2, W("W_in"), rows, f, d);
     gelu(at.wide, at.act, at.slope, rows * f);
     product(post, at.act, W("W_out"), rows, d, f);
@@ -149,9 +167,14 @@ export class Transformer {
       if (target >= 0) out[at + target] -= 1;
       for (let i = 0; i < V; i++) out[at + i] = target < 0 ? 0 : out[at + i] / this.count;
     }
-    addATB(this.G.W_U, h, out, d, V, rows);
-    productBT(this.back.h, out, this.W.W_U, rows, d, V);
-    layerNormBackward(this.back.h, this.W["norm_f.gain"], unit, inverse, this.back.x, this.G["norm_f.gain"], rows, d, false);
+    if (this.wiring.tied) {
+      addATB(this.G.W_E, out, h, V, d, rows);
+      product(this.back.h, out, this.W.W_E, rows, d, V);
+    } else {
+      addATB(this.G.W_U, h, out, d, V, rows);
+      productBT(this.back.h, out, this.W.W_U, rows, d, V);
+    }
+    this.normBackward("norm_f.gain", unit, inverse, false);
     for (let i = this.layers.length - 1; i >= 0; i--) {
       this.widenBackward(this.layers[i], i);
       this.attendBackward(this.layers[i], i);
@@ -168,13 +191,14 @@ export class Transformer {
     times(wide, at.slope, rows * f);
     addATB(G("W_in"), at.h2, wide, d, f, rows);
     productBT(h, wide, W("W_in"), rows, d, f);
-    layerNormBackward(h, W("norm2.gain"), at.unit2, at.inverse2, x, G("norm2.gain"), rows, d, this.wiring.skip);
+    this.normBackward(`L${layer}.norm2.gain`, at.unit2, at.inverse2, this.wiring.skip);
   }
 
   attendBackward(at, layer) {
     const { d_model: d } = this.sizes;
     const [rows, back] = [this.batch * this.length, this.back];
     const [W, G] = [this.W, this.G].map((all) => (name) => all[`L${layer}.${name}`]);
+    if (layer === 0) back.around.set(back.x);
     productBT(back.z, back.x, W("W_O"), rows, d, d);
     addATB(G("W_O"), at.z, back.x, d, d, rows);
     this.eachHead((row, square, n, width) => {
@@ -188,7 +212,7 @@ export class Transformer {
       addATB(G(name), at.h1, grad, d, d, rows);
       productBT(back.h, grad, W(name), rows, d, d, name !== "W_Q");
     }
-    layerNormBackward(back.h, W("norm1.gain"), at.unit1, at.inverse1, back.x, G("norm1.gain"), rows, d, this.wiring.skip);
+    this.normBackward(`L${layer}.norm1.gain`, at.unit1, at.inverse1, this.wiring.skip);
   }
 
   embedBackward() {

@@ -1,0 +1,93 @@
+"""Train the model inside the page "What is trained in self-attention?": python docs/learn_model.py [--check]
+
+Writes `src/qkv/views/learn/model.npz`: a causal word model of one layer without norms, at a few steps of its training,
+with the text it was trained on. That text is generated here. `--check` trains again and compares the weights.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from qkv.api import train
+from qkv.randomness import generator
+from qkv.views.learn.model import of_run, shipped
+from qkv.views.report.packed import to_json
+
+FILE = Path(__file__).resolve().parents[1] / "src/qkv/views/learn/model.npz"
+PRONOUN = {"king": "he", "boy": "he", "queen": "she", "girl": "she", "cat": "it", "dog": "it", "owl": "it"}
+SEEN = (*PRONOUN, "sea", "moon", "door")
+SETTINGS = {
+    "norm": "none", "start": "xavier", "d_model": 32, "n_layers": 1, "n_heads": 4, "n_ctx": 32, "optimizer.lr": 0.01,
+}  # fmt: skip
+STEPS = 1000
+SAME = 1e-2
+"""Largest difference between a weight in the file and one trained on another processor, relative to the largest weight."""
+
+
+def text(n: int = 3000) -> str:
+    """n sentences whose pronoun agrees with the subject, however many words lie between."""
+    draws = generator("docs", "learn", "text")
+
+    def one(words: tuple[str, ...]) -> str:
+        return words[draws.integers(len(words))]
+
+    def sentence() -> str:
+        who = one(tuple(PRONOUN))
+        sees = draws.random() < 0.6
+        does = (
+            f"{one(('sees', 'likes', 'finds'))} the {one(SEEN)}"
+            if sees
+            else f"sat on the {one(('mat', 'bed', 'hill'))}"
+        )
+        return f"the {who} {does} and {PRONOUN[who]} {one(('sings', 'sleeps', 'waits'))} {one(('again', 'today', 'now'))}.\n"
+
+    return "".join(sentence() for _ in range(n))
+
+
+def trained() -> dict[str, np.ndarray]:
+    """The arrays of the file: weights by address, [step, rows, columns], and all else as JSON in `facts`."""
+    with tempfile.TemporaryDirectory() as place:
+        source, run = Path(place) / "sentences.txt", Path(place) / "model"
+        source.write_text(text(), encoding="utf-8")
+        train(
+            source, out=run, preset="textbook", tokenizer="word", steps=STEPS, seed=1, threads=1, watch="off",
+            report=False, set=SETTINGS,
+        )  # fmt: skip
+        learned, weights = of_run(run, text())
+    facts = {k: v for k, v in to_json(dataclasses.replace(learned, weights=None)).items() if k != "weights"}
+    return {**weights, "facts": np.array(json.dumps(facts))}
+
+
+def difference(arrays: dict[str, np.ndarray]) -> float:
+    """The largest difference between these weights and those of the file, relative to the largest weight of each matrix.
+
+    Infinite where the facts or the addresses are others.
+    """
+    kept = shipped()
+    facts = json.loads(str(arrays["facts"]))
+    exact = all(to_json(getattr(kept, name)) == facts[name] for name in ("tokens", "steps", "settings", "text"))
+    with np.load(FILE, allow_pickle=False) as file:
+        if not exact or set(file.files) != set(arrays):
+            return float("inf")
+        return max(float(np.abs(arrays[a] - file[a]).max() / np.abs(file[a]).max()) for a in file.files if a != "facts")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("--check", action="store_true", help="compare with the file instead of writing it")
+    arrays = trained()
+    if not parser.parse_args().check:
+        np.savez_compressed(FILE, **arrays)
+        return 0
+    found = difference(arrays)
+    print(f"largest relative difference from {FILE.name}: {found:.1e}; at most {SAME:g} is allowed")
+    return int(found > SAME)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
