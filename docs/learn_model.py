@@ -26,7 +26,7 @@ SETTINGS = {
 }  # fmt: skip
 STEPS = 1000
 SAME = 1e-2
-"""Largest difference between a weight in the file and one trained on another processor, relative to the largest weight."""
+"""Largest difference of weights trained on another processor, relative to the largest weight of a matrix."""
 
 
 def text(n: int = 3000) -> str:
@@ -44,7 +44,8 @@ def text(n: int = 3000) -> str:
             if sees
             else f"sat on the {one(('mat', 'bed', 'hill'))}"
         )
-        return f"the {who} {does} and {PRONOUN[who]} {one(('sings', 'sleeps', 'waits'))} {one(('again', 'today', 'now'))}.\n"
+        acts, when = one(("sings", "sleeps", "waits")), one(("again", "today", "now"))
+        return f"the {who} {does} and {PRONOUN[who]} {acts} {when}.\n"
 
     return "".join(sentence() for _ in range(n))
 
@@ -64,9 +65,9 @@ def trained() -> dict[str, np.ndarray]:
 
 
 def difference(arrays: dict[str, np.ndarray]) -> float:
-    """The largest difference between these weights and those of the file, relative to the largest weight of each matrix.
+    """The largest difference from the file's weights, relative to the largest weight of each matrix.
 
-    Infinite where the facts or the addresses are others.
+    Infinite where the facts or the addresses differ.
     """
     kept = shipped()
     facts = json.loads(str(arrays["facts"]))
@@ -78,11 +79,11 @@ def difference(arrays: dict[str, np.ndarray]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser = argparse.ArgumentParser(description="train the model inside the learn page")
     parser.add_argument("--check", action="store_true", help="compare with the file instead of writing it")
     arrays = trained()
     if not parser.parse_args().check:
-        np.savez_compressed(FILE, **arrays)
+        np.savez_compressed(FILE, allow_pickle=False, **arrays)
         return 0
     found = difference(arrays)
     print(f"largest relative difference from {FILE.name}: {found:.1e}; at most {SAME:g} is allowed")

@@ -1,5 +1,6 @@
 """Every number of the walk against torch's automatic differentiation, on the model that comes with the page."""
 
+import base64
 import math
 
 import numpy as np
@@ -19,11 +20,7 @@ SENTENCE, ASKED, HEAD = "the queen sees the cat and she sings now .", 5, 0
 
 
 def weights_at(step):
-    from qkv.views.report.packed import Packed
-
-    def values(packed: Packed):
-        import base64
-
+    def values(packed):
         return np.frombuffer(base64.b64decode(packed.data), "<f4").reshape(packed.shape)[step].astype(float)
 
     return {address: values(packed) for address, packed in MODEL.weights.items()}
@@ -80,7 +77,8 @@ def test_every_number_of_the_walk_equals_torch(run_node, wiring, step):
     at, upto = got["at"], ASKED + 1
     wanted = {
         "row": W["W_E"][ids[ASKED]], "rowBar": W["W_E"].grad[ids[ASKED]], "logitsBar": seen["logits"].grad[ASKED],
-        "x": seen["x"][ASKED], "xBar": seen["x"].grad[ASKED], "out": seen["out"][ASKED], "outBar": seen["out"].grad[ASKED],
+        "x": seen["x"][ASKED], "xBar": seen["x"].grad[ASKED],
+        "out": seen["out"][ASKED], "outBar": seen["out"].grad[ASKED],
         "scores": seen["scores"][HEAD, ASKED, :upto], "scoresBar": seen["scores"].grad[HEAD, ASKED, :upto],
         "pattern": seen["pattern"][HEAD, ASKED, :upto], "patternBar": seen["pattern"].grad[HEAD, ASKED, :upto],
     }  # fmt: skip
