@@ -40,6 +40,7 @@ def test_each_step_drives_the_page_and_reveals_its_answer_after_a_prediction(loo
         assert step.answer not in panel.inner_text() and panel.locator(".next").is_disabled()
         panel.get_by_role("button", name=step.choices[-1], exact=True).click()
         assert step.answer in panel.inner_text()
+        assert view.evaluate(SHOWN)[wanted.get("then", wanted["at"])] is True
         panel.locator(".next").click()
     assert view.locator(".course.open").count() == 0
     assert view.locator(".course li").count() == len(LESSONS)
@@ -49,7 +50,7 @@ def test_each_step_drives_the_page_and_reveals_its_answer_after_a_prediction(loo
 def test_the_numbers_of_a_lesson_are_those_of_the_page(look, file):
     view = look(file)
     view.evaluate("location.hash = 'lesson=scores'")
-    view.locator(".course.open").wait_for()
+    view.locator(".course.open .choice").first.click()
     step = lesson("scores").steps[0]
     live = view.evaluate("learn.model.layers[0].pattern[learn.state.head * 64 + 5 * 8 + 1]")
     assert f"with {100 * live:.0f}% of its attention" in step.answer
@@ -62,6 +63,6 @@ def test_an_open_lesson_fits_and_has_no_serious_fault(look, file, faults, shot, 
     view.evaluate("location.hash = 'lesson=trained'")
     view.locator(".course.open .choice").first.click()
     assert view.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert view.evaluate("document.activeElement.className") == "answer"
+    assert view.evaluate("document.activeElement.className") == "revealed"
     assert faults(view) == []
     shot(view, f"course-{width}-{scheme}")

@@ -27,7 +27,7 @@ class Step:
     choices: tuple[str, ...]
     answer: str
     drive: Mapping[str, str | int | list[str]]
-    """sentence, token (its place), head, at (first or last), switches."""
+    """sentence, token (its place), head, at (first or last), `then` (the same once it is answered), switches."""
 
 
 @dataclass(frozen=True)
