@@ -1,7 +1,9 @@
 """The lessons: their numbers are those of torch, their texts are whole, and the command prints and opens them."""
 
+import importlib.util
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,8 +14,11 @@ from torch.nn import functional as F
 from qkv import cli
 from qkv.errors import UserError
 from qkv.lessons import LESSONS
+from qkv.lessons.check import SAYS
 from qkv.lessons.course import TEXTS, lesson, lines, write_page
-from qkv.lessons.facts import AND, FACTS, SENTENCE, _bars, _looker, models
+from qkv.lessons.facts import AND, FACTS, SENTENCE, _looker, gradient_paths, models
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def torch_forward(model, text):
@@ -49,7 +54,7 @@ def test_the_paths_of_the_gradient_are_torch_s():
     F.cross_entropy(t.logits[:-1], t.ids[1:]).backward()
     for name, bar, W in zip("QKV", (t.q.grad, t.k.grad, t.v.grad), last.attention[:3], strict=True):
         part = np.einsum("hne,hde->nd", bar.numpy(), W)
-        assert _bars(last)[name] == pytest.approx(np.linalg.norm(part), rel=1e-9)
+        assert gradient_paths(last)[name] == pytest.approx(np.linalg.norm(part), rel=1e-9)
 
 
 def test_shares_of_the_change_of_q_add_up_and_the_terms_are_the_score():
@@ -143,3 +148,47 @@ def test_the_page_holds_every_lesson_and_stays_small(tmp_path):
     assert [one["name"] for one in held] == list(LESSONS)
     assert len(text.encode()) < 3_000_000 and text.count("</body>") == 1 and text.rstrip().endswith("</html>")
     assert held[0]["steps"][0]["drive"]["head"] == _looker()
+
+
+def figures(outputs):
+    """The words that cells print, and the numbers."""
+    text = " ".join("".join(out.get("text", [])) for out in outputs)
+    return re.sub(r"-?\d+(\.\d+)?", "#", text), [float(n) for n in re.findall(r"-?\d+(?:\.\d+)?", text)]
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_notebook_is_what_its_program_writes_and_its_cells_run(name):
+    spec = importlib.util.spec_from_file_location("make_lessons", DOCS / "lessons" / "make.py")
+    make = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make)
+    kept = json.loads((DOCS / "lessons" / f"{name}.ipynb").read_text("utf-8"))
+    made = make.notebook(name)
+    assert kept["nbformat"] == 4 and len(kept["cells"]) == len(made["cells"]) == 2 + 3 * len(lesson(name).steps)
+    for old, new in zip(kept["cells"], made["cells"], strict=True):
+        assert (old["cell_type"], old["source"], old["id"]) == (new["cell_type"], new["source"], new["id"])
+        if old["cell_type"] == "code":
+            (words, numbers), (words_now, numbers_now) = figures(old["outputs"]), figures(new["outputs"])
+            assert words == words_now and old["outputs"]
+            np.testing.assert_allclose(numbers, numbers_now, rtol=0.02, atol=0.11)
+    pictures = [
+        out for cell in kept["cells"] for out in cell.get("outputs", []) if "image/svg+xml" in out.get("data", {})
+    ]
+    assert len(pictures) >= (name != "size")
+
+
+def test_the_solution_on_the_page_for_teachers_passes(tmp_path, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "teaching-solutions.md").read_text("utf-8"), re.S)
+    (tmp_path / "mine.py").write_text(code)
+    assert cli.main(["learn", "check", str(tmp_path / "mine.py")]) == 0
+    assert capsys.readouterr().out.count(" is right: ") == 2
+
+
+def test_the_page_for_teachers_says_what_is_there():
+    page = (DOCS / "teaching.md").read_text("utf-8")
+    for name in LESSONS:
+        assert f"| [`{name}`](lessons/{name}.ipynb) | {lesson(name).minutes} |" in page
+    n = {part: len(SAYS[part]) for part in ("attention", "attention_backward")}
+    assert (
+        f"{n['attention']} typical mistakes in the forward pass and {n['attention_backward']} in the backward" in page
+    )
+    assert SAYS["attention"]["softmax-queries"] in page

@@ -93,7 +93,7 @@ def trained() -> Facts:
     x, W = before["x"][1], first.attention[0][head]
     dx, dW = after["x"][1] - x, last.attention[0][head] - W
     dq = after["q"][head, 1] - before["q"][head, 1]
-    bars = _bars(last)
+    bars = gradient_paths(last)
     return {
         "steps": f"{sizes['steps']:,}",
         "head": head,
@@ -107,7 +107,7 @@ def trained() -> Facts:
     }
 
 
-def _bars(model: Model) -> dict[str, float]:
+def gradient_paths(model: Model) -> dict[str, float]:
     """|q_bar W_Q^T|, |k_bar W_K^T| and |v_bar W_V^T| over the sentence, and |x_bar| without the skip connection."""
     ids, kept = model.ids(SENTENCE), model.forward(SENTENCE)
     x = kept["x"][None]
