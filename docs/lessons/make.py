@@ -16,10 +16,28 @@ from qkv.lessons import LESSONS
 from qkv.lessons.course import lesson
 
 HERE = Path(__file__).parent
+PICTURE = """class Picture:  # matrices side by side: blue is negative, orange positive, each on its own scale
+    def __init__(self, matrices):
+        self.matrices = matrices
+
+    def __repr__(self):
+        return "Picture: " + ", ".join(self.matrices)
+
+    def _repr_svg_(self):
+        parts, left = [], 0
+        for title, matrix in self.matrices.items():
+            parts.append(f'<text x="{left}" y="13">{title}</text>')
+            for (i, j), value in np.ndenumerate(matrix / np.abs(matrix).max()):
+                if abs(value) > 0.01:
+                    place, color = f'x="{left + 12 * j}" y="{12 * i + 20}"', "#c2591c" if value > 0 else "#175290"
+                    parts.append(f'<rect {place} width="12" height="12" fill="{color}" fill-opacity="{abs(value):.2f}"/>')
+            left += max(12 * matrix.shape[1], 8 * len(title)) + 24
+        height = 20 + 12 * max(len(matrix) for matrix in self.matrices.values())
+        size = f'width="{left}" height="{height}" font-family="sans-serif" font-size="12"'
+        return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'"""
 SETUP = """import numpy as np
 
 from qkv.lessons.facts import SENTENCE, models
-from qkv.lessons.picture import Picture
 
 first, last, sizes, texts = models()  # the model at initialization and after its training
 words = SENTENCE.split()
@@ -48,7 +66,8 @@ for name, length in gradient_paths(last).items():
     "scores": (
         """i, j = words.index("and"), words.index("queen")
 for name, run in (("before", before), ("after", after)):
-    print(name, *(f"{word} {weight:.0%}" for word, weight in zip(words, run["pattern"][head, i], strict=True)), sep="  ")
+    shares = zip(words, run["pattern"][head, i], strict=True)
+    print(name, *(f"{word} {weight:.0%}" for word, weight in shares), sep="  ")
 Picture({f"head {h}": after["pattern"][h] for h in range(4)})""",
         """q, k = after["q"][head, i], after["k"][head, j]
 print(" + ".join(f"{term:.2f}" for term in q * k), "=", f"{q @ k:.2f}")
@@ -116,6 +135,8 @@ def notebook(name: str) -> dict[str, Any]:
         _prose(f"# {one.title}\n\n{one.minutes} minutes. {one.aim}\n\nOn the page: `qkv learn {name}`."),
         _code(SETUP, scope),
     ]
+    if "Picture(" in "".join(CODE[name]):
+        cells.append(_code(PICTURE, scope))
     for step, code in zip(one.steps, CODE[name], strict=True):
         choices = "\n".join(f"- {choice}" for choice in step.choices)
         cells += [
