@@ -193,6 +193,8 @@ def test_the_search_finds_pages_that_were_opened_as_files(site, browser):
 def test_the_site_builds_without_a_warning_and_asks_nothing_from_elsewhere(site):
     pages = {path.relative_to(site).as_posix(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     assert {"index.html", "measures.html", "settings.html", "api/qkv.models.html", "answers/proofs.html"} <= set(pages)
+    assert 'href="learn/index.html"' in pages["index.html"]
+    assert set(re.findall(r'href="\.\./(answers/[\w-]+\.html)"', pages["learn/index.html"])) <= set(pages)
     assert "<math" in pages["how-it-works.html"] and "$" not in re.sub(
         r"<code.*?</code>", "", pages["how-it-works.html"]
     )

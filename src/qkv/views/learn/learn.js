@@ -42,7 +42,8 @@ function open(learned) {
   const state = { snapshots: shipped, at: learned.text ? stepIndex(learned.steps, FIRST_STEP) : shipped.length - 1, ids: [], i: 5, head: 0, live: false }; // token 5 is the “and” of the first sentence
   let model = new Transformer(sizes, shipped[0].wiring, sizes.n_ctx);
 
-  const box = h("input", { type: "text", id: "sentence", value: FIRST[learned.kind], maxlength: 400, oninput: () => answer() });
+  const known = read(FIRST[learned.kind], learned).ids.length > 1;
+  const box = h("input", { type: "text", id: "sentence", value: known ? FIRST[learned.kind] : learned.tokens.slice(1, 9).join(learned.kind === "word" ? " " : ""), maxlength: 400, oninput: () => answer() });
   const note = h("p.small", { role: "status" });
   const chips = h("div.words", { role: "group", "aria-label": "token" });
   const heads = h("div.words", { role: "group", "aria-label": "head" });

@@ -55,7 +55,7 @@ def shipped() -> LearnedModel:
 def of_run(folder: Path, text: str = "") -> tuple[LearnedModel, dict[str, np.ndarray]]:
     """The model of a run folder, and its weights by address, [step, rows, columns], none where there are too many.
 
-    Raises RunFolderError where the folder is no run, or has no weights yet.
+    Raises RunFolderError where the folder is no run, has no weights yet, or no tokenizer for its text.
     """
     from qkv.errors import RunFolderError  # here: the page of the model that comes with qkv needs no torch
     from qkv.folder.run_folder import RunFolder
@@ -63,8 +63,10 @@ def of_run(folder: Path, text: str = "") -> tuple[LearnedModel, dict[str, np.nda
 
     with Sections(RunFolder.open(folder).path) as run:
         kept, tokenizer = run.snapshots, run.tokenizer
-        if not kept.steps or tokenizer is None:
-            raise RunFolderError(f"{folder} has no weights or no tokenizer yet; train it first, or choose another run")
+        if not kept.steps:
+            raise RunFolderError(f"{folder} has no weights yet; train it first, or choose another run")
+        if tokenizer is None:
+            raise RunFolderError(f"{folder} is not a model of one text; choose a run of the task causal")
         model, summary = run.settings.get("model", {}), run.manifest.get("summary", {})
         settings = {"kind": model.get("kind"), **model.get("sizes", {}), **model.get("layout", {})}
         settings["changes"] = ", ".join(run.settings.get("changes", ()))
