@@ -29,8 +29,9 @@ PICTURE = """class Picture:  # matrices side by side: blue is negative, orange p
             parts.append(f'<text x="{left}" y="13">{title}</text>')
             for (i, j), value in np.ndenumerate(matrix / np.abs(matrix).max()):
                 if abs(value) > 0.01:
-                    place, color = f'x="{left + 12 * j}" y="{12 * i + 20}"', "#c2591c" if value > 0 else "#175290"
-                    parts.append(f'<rect {place} width="12" height="12" fill="{color}" fill-opacity="{abs(value):.2f}"/>')
+                    place = f'x="{left + 12 * j}" y="{12 * i + 20}" width="12" height="12"'
+                    color = "#c2591c" if value > 0 else "#175290"
+                    parts.append(f'<rect {place} fill="{color}" fill-opacity="{abs(value):.2f}"/>')
             left += max(12 * matrix.shape[1], 8 * len(title)) + 24
         height = 20 + 12 * max(len(matrix) for matrix in self.matrices.values())
         size = f'width="{left}" height="{height}" font-family="sans-serif" font-size="12"'

@@ -379,3 +379,31 @@ def test_the_code_of_a_notebook_is_checked(tmp_path):
     assert [one.state for one in findings] == ["right", "right"]
     with pytest.raises(UserError, match="it is no notebook"):
         check(written(tmp_path, "[1]", "other.ipynb"))
+
+
+LAST = "    return x_bar, outer(x, q_bar), outer(x, k_bar), outer(x, v_bar), outer(merge(z), out_bar)\n"
+
+
+@pytest.mark.parametrize(("given", "n"), [("()", "0 arrays"), ("(x_bar,)", "1 array"), ("(*[x_bar] * 6,)", "6 arrays")])
+def test_another_number_of_gradients_is_told(given, n, tmp_path, in_process):
+    found = check(written(tmp_path, with_change((LAST, f"    return {given}\n"))))[0][1]
+    assert found.mistakes == ("count",) and f"returns {n}; expected five arrays" in found.sentence
+
+
+def test_a_gradient_that_is_none_is_named(tmp_path, in_process):
+    found = check(written(tmp_path, with_change((LAST, "    return x_bar, None, x_bar, x_bar, x_bar\n"))))[0][1]
+    assert found.state == "broken" and "returned NoneType" in found.sentence
+
+
+def test_a_function_that_fails_in_some_cases_is_told_with_the_case(tmp_path, in_process):
+    change = ("    return out\n", "    assert n_heads < 3, 'too many heads'\n    return out\n")
+    found = check(written(tmp_path, with_change(change)))[0][0]
+    assert found.state == "broken" and "AssertionError in line" in found.sentence
+    assert "for x of shape (2, 5, 6), n_heads=3, causal=True: too many heads" in found.sentence
+
+
+def test_an_exported_notebook_with_plots_and_dataclasses_runs(tmp_path):
+    before = "from __future__ import annotations\nfrom dataclasses import dataclass\nimport os\n"
+    before += "get_ipython().run_line_magic('matplotlib', 'inline')\n@dataclass\nclass Sizes:\n    n: int\n"
+    before += "assert os.environ['MPLBACKEND'] == 'Agg'\n"
+    assert [one.state for one in check(written(tmp_path, before + SOLUTION))[0]] == ["right", "right"]

@@ -65,7 +65,8 @@ def _T(t: Array) -> Array:
     return t.swapaxes(-1, -2)
 
 
-def _projected(c: Case, wrong: Set[str]) -> tuple[Array, Array, Array]:
+def projected(c: Case, wrong: Set[str] = RIGHT) -> tuple[Array, Array, Array]:
+    """q, k and v [b, h, n, e] with these mistakes."""
     h = 1 if "one-head" in wrong else c.n_heads
     q, k, v = (_split(c.x @ W, h, wrong) for W in (c.W_Q, c.W_K, c.W_V))
     if "values-not-projected" in wrong:
@@ -105,7 +106,7 @@ def _seen(c: Case, n: int, wrong: Set[str]) -> Array:
 def attention(c: Case, wrong: Set[str] = RIGHT) -> Array:
     """The output [b, n, d] with these mistakes."""
     with np.errstate(all="ignore"):
-        q, k, v = _projected(c, wrong)
+        q, k, v = projected(c, wrong)
         pattern = _pattern(c, q, k, wrong)
         z = (_T(pattern) if "pattern-transposed" in wrong else pattern) @ v
         square = c.W_O.shape[0] == c.W_O.shape[1]
@@ -122,7 +123,7 @@ def attention(c: Case, wrong: Set[str] = RIGHT) -> Array:
 
 def attention_backward(c: Case, wrong: Set[str] = RIGHT) -> tuple[Array, ...]:
     """The five `GRADIENTS` with these mistakes, of a forward pass that is right."""
-    q, k, v = _projected(c, RIGHT)
+    q, k, v = projected(c)
     pattern, e, h = _pattern(c, q, k, RIGHT), q.shape[-1], c.n_heads
     square = c.W_O.shape[0] == c.W_O.shape[1]
     z_bar = c.out_bar @ c.W_O.T

@@ -5,10 +5,12 @@ returned.json; the function that runs now, to now.txt. The parent process sets t
 """
 
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -37,18 +39,18 @@ class _Counted:
 
 
 def source_of(path: Path) -> str:
-    """The Python of a file; of a notebook, its code cells without the lines that only IPython understands.
+    """The Python of a file, or of a notebook's code cells, without the lines that only IPython understands.
 
     Raises OSError, UnicodeDecodeError, ValueError where it is not that.
     """
-    text = path.read_text(encoding="utf-8-sig")
-    if path.suffix != ".ipynb":
-        return text
-    try:
-        cells = ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
-    except (KeyError, TypeError):
-        raise ValueError("it is no notebook of nbformat 4") from None
-    return "\n".join(line for cell in cells for line in cell.split("\n") if not line.startswith(("%", "!")))
+    text, magic = path.read_text(encoding="utf-8-sig"), r"^get_ipython\(\)\..*$"
+    if path.suffix == ".ipynb":
+        try:
+            cells = ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        except (KeyError, TypeError):
+            raise ValueError("it is no notebook of nbformat 4") from None
+        text, magic = "\n".join(cells), r"^[%!].*$"
+    return re.sub(magic, "", text, flags=re.MULTILINE)
 
 
 def main(path: Path, folder: Path) -> None:
@@ -60,7 +62,9 @@ def main(path: Path, folder: Path) -> None:
     returned, notes = {}, {}
     sys.path[0] = str(path.parent)
     np.seterr(all="ignore")
-    scope = {"__name__": "__student__", "__file__": str(path)}
+    sys.modules["student"] = module = ModuleType("student")
+    scope = vars(module)
+    scope["__file__"] = str(path)
     error = _error(lambda: exec(compile(source_of(path), str(path), "exec"), scope), path)
     for name, given in FUNCTIONS.items() if error is None else ():
         (folder / "now.txt").write_text(name, encoding="utf-8")
