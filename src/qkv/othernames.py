@@ -59,7 +59,7 @@ THEIRS = {
 """Name here -> what others call it."""
 
 COMMANDS = {
-    "train": "fit run finetune fine-tune pretrain pre-train learn resume continue",
+    "train": "fit run finetune fine-tune pretrain pre-train resume continue",
     "predict": "generate sample complete chat infer inference translate classify fill",
     "eval": "test score validate perplexity evaluation",
     "embed": "encode embeddings embedding",
@@ -71,6 +71,7 @@ COMMANDS = {
     "compare": "diff",
     "verify": "check",
     "bench": "benchmark benchmarks profile speed",
+    "learn": "lesson lessons teach tutorial course exercise",
     "plan": "estimate cost memory",
     "doctor": "env system status",
 }

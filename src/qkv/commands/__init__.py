@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "import": "read a Hugging Face folder into a run folder",
     "export": "write a run as a Hugging Face folder",
     "view": "show a run as a live page that follows its training",
+    "learn": "what is trained in self-attention: a page, six lessons, and a checker for your own attention",
     "plan": "memory and time of a training before it starts",
     "bench": "our benchmarks on this machine, side by side with the peers that are installed",
     "doctor": "versions, threads, precision, devices, and what is missing for what",

@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import socket
 import threading
-import webbrowser
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from qkv.errors import UserError
 from qkv.folder.run_folder import RunFolder
 from qkv.training.memory import share_freed_memory
+from qkv.views.browser import open_browser
 from qkv.views.live.guard import is_loopback
 from qkv.views.live.server import Page, Shown, application
 from qkv.views.study.section import is_study
@@ -58,7 +58,7 @@ def serve(
     address = f"http://{_reachable(shown)}:{port}/" + (f"?token={token}" if token else "")
     say(f"{page.folder} is shown at {address}  (Ctrl-C ends it)")
     server = make_server(page, None if token else hosts, token)
-    opening = threading.Timer(0.3, browser or _open, [address])
+    opening = threading.Timer(0.3, browser or open_browser, [address])
     opening.daemon = True
     opening.start()
     try:
@@ -181,13 +181,3 @@ def _why(error: OSError, host: str, port: int) -> str:
 def _reachable(host: str) -> str:
     """An address that a browser can open, for a host that stands for all of them."""
     return {"0.0.0.0": socket.gethostname(), "[::]": socket.gethostname()}.get(host, host)
-
-
-def _open(address: str) -> bool:
-    """Open the system's browser, unless it is one that takes over the terminal or there is none."""
-    try:
-        found = webbrowser.get()
-    except webbrowser.Error:
-        return False
-    in_terminal = type(found).__name__ in ("GenericBrowser", "Elinks")
-    return False if in_terminal else found.open(address)
