@@ -47,7 +47,7 @@ def main() -> int:
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in code if path.suffix == ".py"}
     long = sorted(long_functions(trees), reverse=True)
     figures = (
-        Figure("lines of src (Python, JavaScript, C++)", sum(map(n_lines, code)), 80_300, 64_000),
+        Figure("lines of src (Python, JavaScript, C++)", sum(map(n_lines, code)), 85_300, 64_000),
         Figure(f"functions of {LONG} lines or more", len(long), 1, 3),
         Figure("folders with more than 18 modules", len(crowded(code)), 0, 2),
         Figure("Any in annotations", sum(map(n_any, trees.values())), 99, 400),

@@ -452,8 +452,8 @@ class Run:
             raise ConfigError(f"{self.path} holds the matrices of a model of another program, and not its layout")
         from qkv.interop.card import model_card
         from qkv.interop.exporting import Fit, check_export, find_family, write_checkpoint
-        from qkv.interop.gguf import check_file, write_gguf
-        from qkv.interop.onnx import write_onnx
+        from qkv.interop.formats.gguf import check_file, write_gguf
+        from qkv.interop.formats.onnx import write_onnx
 
         (check_file if format == "gguf" else check_export)(out := Path(out))
         manifest = self.folder.read_manifest() if self.folder.is_finished else {}

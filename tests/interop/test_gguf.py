@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from qkv.errors import ConfigError, RunFolderError
-from qkv.interop import gguf as written
+from qkv.interop.formats import gguf as written
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.layout import RopeScaling
 from qkv.models.matrices import Catalogue

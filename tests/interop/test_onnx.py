@@ -11,7 +11,7 @@ import torch
 import qkv
 from qkv.cli import main
 from qkv.errors import ConfigError, MissingExtra, RunFolderError
-from qkv.interop import onnx as written
+from qkv.interop.formats import onnx as written
 from qkv.models import ModelConfig, Sizes, build
 from qkv.models.layout import Layout, Patches
 from qkv.presets import PRESETS

@@ -13,7 +13,7 @@ from qkv.installing import install
 from qkv.words import some
 
 
-def hub_splits(name: str) -> dict[str, Any]:
+def hub_splits(name: str) -> dict[str, object]:
     """The splits of a data set by their names, one of them called train.
 
     Raises MissingExtra without the library, SourceError where the data set cannot be loaded or has no such split.

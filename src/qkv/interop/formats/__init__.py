@@ -1,0 +1,1 @@
+"""Files for other programs: GGUF for llama.cpp, ONNX for any runtime of that name."""
