@@ -180,8 +180,11 @@ def several(what: str, given: "Iterable[str | os.PathLike[str]]") -> list[str]:
     return found
 
 
-def missing_file(path: str | Path, what: str = "file or folder") -> SourceError:
-    """The error for a path that is not there, naming the nearest names that are."""
+_SOURCES = "a text file, a folder of texts, or a .jsonl, .csv or .tsv table"
+
+
+def missing_file(path: str | Path, what: str = "file or folder", give: str = _SOURCES) -> SourceError:
+    """The error for a path that is not there, naming the nearest names that are, or else what to `give`."""
     path = Path(path)
     folder = path.parent
     if not folder.is_dir():
@@ -193,4 +196,4 @@ def missing_file(path: str | Path, what: str = "file or folder") -> SourceError:
     if close:
         names = " or ".join(repr(str(folder / name) if str(folder) != "." else name) for name in close)
         return SourceError(f"no {what} {str(path)!r}; did you mean {names}?")
-    return SourceError(f"no {what} {str(path)!r}; give a text file, a folder of texts, or a .jsonl, .csv or .tsv table")
+    return SourceError(f"no {what} {str(path)!r}; give {give}")

@@ -99,7 +99,7 @@ def test_predict_eval_embed_show_report_and_compare_take_it(run, table, tmp_path
     assert "W_cls" in said(capsys, "compare", run.path, other.path)
     page = (run.path / "report.html").read_text(encoding="utf-8")
     for words in (
-        "updates to predict the class of text. ",
+        "updates to predict the class of text.",
         "Is it good?",
         "95% interval of ",
         "TF-IDF + logistic regression",

@@ -86,7 +86,7 @@ def check(path: Path, seconds: float = 20.0) -> tuple[list[Finding], int]:
     Raises UserError for a file that is missing, does not run, or takes longer.
     """
     if not path.is_file():
-        raise UserError(f"{missing_file(path, 'file')}. To make one: qkv learn check {typed(path)} --template")
+        raise missing_file(path, "file", f"your own, or make one: qkv learn check {typed(path)} --template")
     try:
         source_of(path)
     except (OSError, ValueError) as error:

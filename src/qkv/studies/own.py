@@ -326,7 +326,7 @@ def read(path: Path) -> Own:
     a setting that there is not, an arm that is not there, an arm that nothing reads.
     """
     if not path.is_file():
-        raise missing_file(path, "file")
+        raise missing_file(path, "file", "one with a question, a source, arms and effects")
     with _located(path):
         table = _table(load_toml(path), "", _KEYS, ("question", "source", "arms", "effects"))
         budget = _table(table.get("budget", {}), "budget", {"minutes": "a number"}, ())

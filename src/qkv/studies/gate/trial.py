@@ -112,7 +112,7 @@ def _beside(against: Path) -> Path:
 def _read(path: Path, cache: Path | None) -> _Arm:
     """A configuration and its data. Raises UserError that names the file."""
     if not path.is_file():
-        raise missing_file(path, "file")
+        raise missing_file(path, "file", "one like the config.toml of a run")
     config = RunConfig.read(path, altered=True)
     config = dataclasses.replace(config, model=config.model.resolved())
     training = config.training
