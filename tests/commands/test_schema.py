@@ -67,7 +67,7 @@ ASKED = [
     "embed a hello --per-token", "embed a --measures", "step a hello", "show a", "show a L0.W_Q", "show a L0.H0.QK",
     "show a --text hello", "runs .", "compare a a", "study", "verify a", "report a --out r.html",
     "export a --out theirs", "import theirs --out again", "plan text.txt --steps 5", "plan text.txt --receipt",
-    "doctor", "bench step",
+    "doctor", "bench step", "learn", "learn induction",
     "trial new.toml --against a/config.toml --max-seeds 6 --ledger t.jsonl",
     "trial a/config.toml --against a/config.toml",
 ]  # fmt: skip
@@ -83,6 +83,14 @@ def test_what_is_printed_has_the_declared_form(place, capsys, monkeypatch, words
     command, *rest = words.split()
     assert main([command, *rest, "--json"]) == 0
     check(command, json.loads(capsys.readouterr().out))
+
+
+def test_a_checked_file_has_the_declared_form(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["learn", "check", "mine.py", "--template"]) == 0
+    capsys.readouterr()
+    assert main(["learn", "check", "mine.py", "--json"]) == 2
+    check("learn", json.loads(capsys.readouterr().out))
 
 
 def test_train_and_kept_studies_have_the_declared_form(place):

@@ -80,6 +80,12 @@ FORMS: Mapping[str, tuple[object, ...]] = {
             "sentence": str, "about": str,
         },
     ),
+    "learn": (
+        {"lessons": [{"name": str, "title": str, "aim": str, "minutes": int, "steps": [
+            {"do": str, "ask": str, "choices": [str], "answer": str, "drive": {str: object}}]}]},
+        {"file": str, "right": bool, "functions": [
+            {"function": str, "state": str, "mistakes": [str], "sentence": str}]},
+    ),
     "verify": (
         {"run": str, "state": str, "whole": bool,
          "checks": [{"name": str, "compared": int, "what": str, "faults": [str], "unchecked": [str]}]},
