@@ -15,7 +15,7 @@ import pytest
 
 import qkv
 from qkv import cli
-from qkv.inspection import read
+from qkv.inspection.answers.reading import read
 from qkv.randomness import generator
 from qkv.views.report.report import read_report
 from qkv.words import number, percent, relative, signed

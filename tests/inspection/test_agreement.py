@@ -8,9 +8,9 @@ import torch
 from safetensors.numpy import save_file
 
 import qkv
-from qkv.inspection import read
 from qkv.inspection.answers.agreement import CLAIMS, KEPT, agreement, checks, passes
 from qkv.inspection.answers.answer import Evidence
+from qkv.inspection.answers.reading import read
 from qkv.instruments.probe import spread_windows
 from qkv.telemetry import AddressRow
 

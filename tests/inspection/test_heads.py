@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import qkv
-from qkv.inspection import read
 from qkv.inspection.answers.heads import _series
+from qkv.inspection.answers.reading import read
 from qkv.inspection.events import RISES
 from qkv.instruments.attention_stats import STATISTICS
 from qkv.instruments.probe import WINDOWS, Probe

@@ -7,11 +7,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from qkv.errors import RunFolderError
-from qkv.inspection import read
 from qkv.inspection.answers.answer import apart
 from qkv.inspection.answers.loss import loss as loss_answer
 from qkv.inspection.answers.matrices import _together
-from qkv.inspection.answers.reading import QUESTIONS
+from qkv.inspection.answers.reading import QUESTIONS, read
 from qkv.instruments.ledger import EARNED
 from qkv.telemetry import LEDGER_ARM, NULL_ARM, RUN_ARM, AddressRow, Store
 from qkv.words import percent, signed

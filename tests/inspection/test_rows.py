@@ -8,9 +8,9 @@ from safetensors.numpy import save_file
 
 from qkv.errors import AddressError, RunFolderError
 from qkv.folder.run_folder import RunFolder
-from qkv.inspection import drifts, moved, nearest, neighbours, row_story, stored, summary
-from qkv.inspection.neighbours import largest_by_chance
-from qkv.inspection.token_rows import rank_correlation, row_history, turns
+from qkv.inspection.neighbours import largest_by_chance, nearest, neighbours
+from qkv.inspection.stored_run import stored
+from qkv.inspection.token_rows import drifts, moved, rank_correlation, row_history, row_story, summary, turns
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="scipy is the oracle of rank correlations")
 

@@ -14,8 +14,8 @@ from qkv.cli import main
 from qkv.commands import train as command
 from qkv.config import flat, override
 from qkv.presets import PRESETS
-from qkv.recipe import unused_settings
 from qkv.recipe.request import Request, resolve
+from qkv.recipe.unused_settings import unused_settings
 from qkv.views.report.command import command_of
 
 

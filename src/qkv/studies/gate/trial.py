@@ -17,9 +17,10 @@ from pathlib import Path
 from qkv.config import flat, to_dict
 from qkv.errors import ConfigError, Interrupted, NonFiniteError, SpikeError, missing_file, typed
 from qkv.jsontypes import JsonMapping, JsonObject
-from qkv.recipe import RunConfig, assemble, unused_settings
+from qkv.recipe import RunConfig, assemble
 from qkv.recipe.build import check_machine, check_reached
 from qkv.recipe.training import bits_per_byte
+from qkv.recipe.unused_settings import unused_settings
 from qkv.studies.engine.assembly import software
 from qkv.studies.engine.design import canonical
 from qkv.studies.gate import sequential

@@ -14,7 +14,8 @@ from qkv.data.config import ImageOptions, LabelledOptions
 from qkv.instruments.schedule import LEVELS
 from qkv.kernels.elementwise import UNMEASURED
 from qkv.presets import Preset, find
-from qkv.recipe import RunConfig, unused_settings
+from qkv.recipe import RunConfig
+from qkv.recipe.unused_settings import unused_settings
 from qkv.tasks import find_task
 from qkv.training.precision import Machine, kernels_here, native_here
 
