@@ -39,7 +39,15 @@ def test_the_search_finds_what_it_looks_for(text: str) -> None:
     assert dangers(text)
 
 
+ASKED_FOR = {
+    "student.py": ["exec", "compile"],
+    "run.py": ["trust_remote_code="],
+}
+"""`learn check` runs the file that its user names, in a process of its own; `to_transformers` loads the code that it
+exported a moment before."""
+
+
 def test_our_code_unpickles_evaluates_and_shells_out_nothing() -> None:
     assert len(SOURCES) > 100
     found = {path.name: words for path in SOURCES if (words := dangers(path.read_text(encoding="utf-8")))}
-    assert found == {}
+    assert found == ASKED_FOR

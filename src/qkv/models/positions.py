@@ -105,7 +105,9 @@ class Alibi(_Tables):
         slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
         self.slopes = (slopes + [2 ** (-4 * h / power) for h in range(1, 2 * power, 2)])[:n_heads]
 
-    def bias(self, n_query: int, n_key: int, like: Float[Tensor, "..."]) -> Float[Tensor, "n_heads n_query n_key"]:
+    def bias(
+        self, n_query: int, n_key: int, like: Float[Tensor, "batch pos d_model"]
+    ) -> Float[Tensor, "n_heads n_query n_key"]:
         """The rows of the last `n_query` of `n_key` positions."""
         (distances,) = self.tables(n_key, like.dtype, like.device)
         slopes = torch.tensor(self.slopes, dtype=like.dtype, device=like.device)

@@ -81,7 +81,7 @@ CLAIMS = (
         contrast="nearest 1 - 0 (causal)",
         arm="causal",
         words="after layer 1 the nearest row of W_E names far fewer tokens than before it",
-        measure="tokens named after layer 1, less those before it",
+        measure="tokens named after layer 1 minus those before it",
         least=0.5,
     ),
     Claim(
@@ -97,7 +97,7 @@ CLAIMS = (
         contrast="V - (Q + K) (trained)",
         arm="trained",
         words="more of the gradient reaches the embeddings through q and k than through v",
-        measure="the share through v, less that through q and k",
+        measure="the share through v minus the share through q and k",
     ),
     Claim(
         study="gradient-path",
@@ -113,7 +113,7 @@ CLAIMS = (
         contrast="the commonest word with all, less others",
         arm="causal",
         words="the commonest word has much lower dot products with all tokens than others have",
-        measure="the commonest word's, less the others'",
+        measure="the commonest word's minus the others'",
         least=0.5,
         passed=False,
     ),
@@ -140,7 +140,7 @@ CLAIMS = (
         contrast="L0.q: encodings - matrix (adamw)",
         arm="adamw",
         words="q of layer 0 changed more because W_Q did than because the encodings did",
-        measure="the encodings' share, less that of W_Q",
+        measure="the encodings' share minus W_Q's",
     ),
 )
 
