@@ -367,9 +367,9 @@ def test_every_picture_is_the_one_that_the_command_drew_and_the_readme_has_its_r
         found = hashlib.sha256((DOCS / "images" / f"{name}.png").read_bytes()).hexdigest()
         assert found == drawn["sha256"], f"{name}.png is not the picture of the record; run: make pictures RUN=..."
     run = RECORD["run"]
-    said = f"{run['steps']} updates. It beats counting: {run['loss']:.2f} nats per token on held-out text, where the"
+    said = f"{run['steps']} updates: {run['loss']:.2f} nats per token on held-out text, where the best n-gram has"
     assert run["loss"] < run["ngram"]
-    assert f"{said} best n-gram has {run['ngram']:.2f}." in " ".join(README.split())
+    assert f"{said} {run['ngram']:.2f}." in " ".join(README.split())
     assert f"{run['steps']} updates" in TOUR
     assert "docs/pictures.py" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
