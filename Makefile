@@ -26,7 +26,7 @@ demo: $(CORE) ## train on the text inside your own Python (at most 5 minutes), t
 	@n=1; while [ -e runs/demo-$$n ]; do n=$$((n+1)); done; \
 	$(BIN)/qkv train --out runs/demo-$$n && echo && echo "Open in a browser: $(CURDIR)/runs/demo-$$n/report.html"
 
-test: $(DEV) ## the tests (at most 10 minutes on two cores)
+test: $(DEV) ## the tests (some 20 minutes on two cores)
 	$(SPREAD) -m "not slow and not browser and not gpu and not cluster"
 
 check: $(DEV) $(JS_TOOLS) ## formatting, lint, types, the import plan, that generated docs are fresh, and the size of things
