@@ -34,7 +34,7 @@ def built(tmp_path_factory):
     pytest.importorskip("build", reason="needs the dev extra (build, hatchling)")
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT]
-    done = subprocess.run(command, env=ALONE, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=ALONE, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
 
