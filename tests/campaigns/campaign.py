@@ -197,6 +197,7 @@ def works(place: Path) -> list[Work]:
 
     def reported(here: Path) -> int:
         exported(here) if not (place / "exported").exists() else None
+        os.environ["QKV_NATIVE"] = "0"  # a fresh cache measures which kernels are faster, and chance may choose others
         return qkv(["report", str(place / "exported" / "run"), "--out", str(here / "report.html")])
 
     tokenise = trained(place / "large.txt", 4, "--tokenizer", "bpe", "--vocab", "400", "--watch", "off")

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+import qkv
 from qkv.errors import RunFolderError, UserError
 from qkv.folder.run_folder import RunFolder, link, sha256_of
 from qkv.telemetry import Telemetry
@@ -288,3 +289,11 @@ def test_the_order_of_moving_is_the_one_that_the_answer_names(run_folder):
     order = next(note for note in report.answers if note.key == "order")
     halves = {f"half-way step of {note.kind}": note.half for note in report.map.moving}
     assert {item.label: item.value for item in order.evidence} == halves
+
+
+def test_a_model_without_layers_has_a_report_that_says_so(small_text, tmp_path):
+    sizes = {"d_model": 16, "n_layers": 0, "n_heads": 2, "n_ctx": 16, "batch_size": 4}
+    run = qkv.train(small_text, steps=2, vocab=300, out=tmp_path / "run", set=sizes)
+    report = read_report(run.path)
+    assert "no layers (n_layers=0)" in report.missing["attention"] and report.loss is not None
+    assert (run.path / "report.html").is_file()

@@ -91,7 +91,7 @@ def what_moved(a: OneStack, b: OneStack, ids: Int64[Tensor, "1 pos"], *, placed:
 
     Raises UserError for models without attention.
     """
-    require_attention(a.layout)
+    require_attention(a.sizes, a.layout)
     a, b = float64_copy(a), float64_copy(b)
     with torch.no_grad():
         records = [model.forward_recorded(ids)[1] for model in (a, b)]

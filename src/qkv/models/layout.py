@@ -468,8 +468,10 @@ def check_cross(layout: Layout) -> None:
         )
 
 
-def require_attention(layout: Layout) -> None:
-    """Make sure that a model attends. Raises UserError where something else stands in attention's place."""
+def require_attention(sizes: Sizes, layout: Layout) -> None:
+    """Make sure that a model attends. Raises UserError where it has no layers, or reads positions in another way."""
+    if not sizes.n_layers:
+        raise UserError("this model has no attention to show: it has no layers (n_layers=0)")
     if layout.mixer != "attention":
         kind = {"lstm": "an LSTM", "mean": "a mean"}[layout.mixer]
         raise UserError(f"this model has no attention to show: its positions read one another through {kind}")

@@ -120,7 +120,7 @@ def whole(
     picture: Picture | None = None,
 ) -> AttentionText:
     """Every number of every head on a text, at each of `steps`; without any, under the weights of the last step."""
-    require_attention(viewer.config.model.layout)
+    require_attention(viewer.config.model.sizes, viewer.config.model.layout)
     n_layers = viewer.config.model.sizes.n_layers
     at = list(steps) or [viewer.last_step()]
     by_step = []
