@@ -323,7 +323,7 @@ def _no_tensor(family: Family, known: set[str], weights: Weights, name: str) -> 
         return f"{weights.told(added)} is part of an adapter (LoRA) that was not merged; {MERGE}"
     if any(part.startswith(_QUANTIZED) for part in name.split(".")[-2:]):
         return f"{told} is part of a quantized weight; {UNQUANTIZED}"
-    near = nearest(name, known, 1)
+    near = nearest(name, known, 1, alike=0.8)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"{told} is no tensor of a {family.title} with that config.json{hint}"
 
