@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from attempt import warm
 from command import machine
 from kill_resume import fingerprint
 
@@ -197,7 +198,6 @@ def works(place: Path) -> list[Work]:
 
     def reported(here: Path) -> int:
         exported(here) if not (place / "exported").exists() else None
-        os.environ["QKV_NATIVE"] = "0"  # a fresh cache measures which kernels are faster, and chance may choose others
         return qkv(["report", str(place / "exported" / "run"), "--out", str(here / "report.html")])
 
     tokenise = trained(place / "large.txt", 4, "--tokenizer", "bpe", "--vocab", "400", "--watch", "off")
@@ -266,8 +266,9 @@ def strike(work: Work, place: Path, kind: str, at: int, wanted: str) -> str | No
 
 def campaign(faults: int, names: list[str], seed: int, told: Callable[[str], None] = print) -> dict[str, Any]:
     """`faults` counted ones, shared out among the works and their moments."""
-    for module in ("qkv.api", "qkv.studies.engine.runner", "qkv.interop", *(module for module, _ in CALLS.values())):
-        importlib.import_module(module)  # once, for all that are forked
+    warm()
+    for module, _ in CALLS.values():
+        importlib.import_module(module)
     place = Path(tempfile.mkdtemp(prefix="qkv-campaign-"))
     began, rows, wrong = time.monotonic(), [], []
     try:
