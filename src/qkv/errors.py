@@ -184,9 +184,11 @@ _SOURCES = "a text file, a folder of texts, or a .jsonl, .csv or .tsv table"
 
 
 def missing_file(path: str | Path, what: str = "file or folder", give: str = _SOURCES) -> SourceError:
-    """The error for a path that is not there, naming the nearest names that are, or else what to `give`."""
+    """The error for a path that is no file: the nearest names that are there, or else what to `give`."""
     path = Path(path)
     folder = path.parent
+    if path.is_dir():
+        return SourceError(f"{str(path)!r} is a folder; give {give}")
     if not folder.is_dir():
         return SourceError(f"no {what} {str(path)!r}: there is no folder {str(folder)!r} either")
     try:

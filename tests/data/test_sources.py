@@ -13,7 +13,7 @@ from qkv.data.config import DataConfig
 from qkv.data.sources.reading import character_start, read_text
 from qkv.data.sources.source import Source, open_source
 from qkv.data.sources.tables import columns_of
-from qkv.errors import ConfigError, SourceError
+from qkv.errors import ConfigError, SourceError, missing_file
 
 
 def opened(path: Path, **columns: str) -> Source:
@@ -317,6 +317,8 @@ def test_a_missing_file_is_refused_with_the_nearest_names(tmp_path: Path) -> Non
     assert "did you mean" in (message := refused(tmp_path / "shakespear.txt")) and "shakespeare.txt" in message
     assert "no folder" in refused(tmp_path / "nowhere" / "a.txt")
     assert "give a text file" in refused(tmp_path / "zzzzzz")
+    told = str(missing_file(tmp_path, "file", "one like the config.toml of a run"))
+    assert told == f"{str(tmp_path)!r} is a folder; give one like the config.toml of a run"
 
 
 def test_empty_blank_and_binary_files_are_refused(tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ def test_a_run_that_does_not_fit_says_why_and_the_page_shows_its_own_model(look,
     write(tmp_path / "mine.html", run=run.folder)
     view = look(tmp_path / "mine.html")
     words = view.locator("#which").inner_text()
-    assert "This model" in words and "So the model that comes with the page is shown instead." in words
+    assert "This model" in words and "so the model that comes with the page is shown instead." in words
     assert "queen" in view.locator(".summary").inner_text()
 
 

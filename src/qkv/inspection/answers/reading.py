@@ -46,7 +46,7 @@ WITHOUT_TRAINING: tuple[Callable[[Evidence], Answer | None], ...] = (imported,)
 """What is asked of a model that was imported and has no history."""
 
 OF_A_HISTORY = (succession, embeddings, matrices, heads, order, frozen, imported)
-"""What is asked of a training history that was imported: what needs no losses, gradients or training text."""
+"""Answers for an imported training history: those that need no losses, gradients or training text."""
 
 
 def read(run: str | Path | StoredRun, telemetry: Telemetry | None = None) -> list[Answer]:

@@ -106,7 +106,7 @@ class Tries:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file and its lock."""
+        """Close the file and release its lock."""
         if self._file is not None:
             self._file.close()
 

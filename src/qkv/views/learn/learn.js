@@ -111,6 +111,6 @@ function open(learned) {
 const { header, numbers } = openCarried();
 numbers.then(() => {
   const wrong = header.own ? misfit(header.own) : "";
-  if (header.own) document.getElementById("which").textContent = wrong ? `${wrong} So the model that comes with the page is shown instead.` : `This is your run ${header.own.name}.`;
+  if (header.own) document.getElementById("which").textContent = wrong ? `Your run ${header.own.name} does not fit, so the model that comes with the page is shown instead. About your run: ${wrong}` : `This is your run ${header.own.name}.`;
   open(header.own && !wrong ? header.own : header.shipped);
 }).catch((error) => (document.getElementById("model").textContent = error.message));
