@@ -67,7 +67,11 @@ class Run:
     @cached_property
     def model(self) -> Any:
         """The model, a plain `torch.nn.Module` in evaluation mode: `model(ids [batch, pos]) -> logits`."""
-        return self._with_weights(self._checked())
+        from qkv.models.decoding import keep_layout
+
+        model = self._with_weights(self._checked())
+        keep_layout(model)
+        return model
 
     def _checked(self) -> Path:
         """The file of the weights that were asked for, whole.

@@ -3,13 +3,16 @@
 import copy
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
 from qkv import native
 from qkv.kernels import cache as caches
 from qkv.models import Layout, ModelConfig, Sizes, build
-from qkv.models.decoding import Decoding, serves
+from qkv.models.decoding import Decoding, decoding_of, give_back, keep_layout, serves
+from qkv.tasks import generation
+from qkv.tasks.generation import Sampling, generate
 
 SIZES = dict(d_vocab=11, d_model=12, n_layers=2, n_heads=4, n_ctx=9, d_head=6)
 LAYOUTS = [
@@ -135,3 +138,39 @@ def test_a_very_long_context_is_left_to_the_model_whose_tables_grow_with_the_tex
     sizes = Sizes(**SIZES | {"n_ctx": 1 << 22})
     model = build(ModelConfig(kind="CausalLM", sizes=sizes, layout=Layout()), 0)
     assert not serves(model)
+
+
+def test_what_is_laid_out_is_kept_only_for_models_that_ask_and_only_while_their_weights_are_the_same():
+    model, other = (randomised(**LAYOUTS[0]).float() for _ in range(2))
+    keep_layout(model)
+    with torch.inference_mode():
+        first = decoding_of(model)
+        first.begin(model.new_cache(1, 4))
+        assert decoding_of(model) is not first, "the first caller is not done with it"
+        give_back(model, first)
+        assert decoding_of(model) is first
+        first.begin(model.new_cache(1, 4))
+        give_back(model, first)
+        model.blocks[1].mlp.W_in.data[0, 0] += 1e-3  # no counter of versions sees this
+        assert decoding_of(model) is not first
+        single = decoding_of(other)
+        single.begin(other.new_cache(1, 4))
+        give_back(other, single)
+        assert decoding_of(other) is not single
+
+
+def test_a_continuation_by_what_was_kept_equals_one_by_a_model_that_keeps_nothing():
+    model, other = (randomised(**LAYOUTS[0]).float() for _ in range(2))
+    keep_layout(model)
+    prompts = [np.array([1, 2, 3]), np.array([4])]
+    for seed in range(3):
+        ours, theirs = (
+            generate(each, prompts, tokens=12, how=Sampling(temperature=1.0), seed=seed) for each in (model, other)
+        )
+        assert all(map(np.array_equal, ours, theirs))
+
+
+def test_a_single_token_lays_nothing_out(monkeypatch):
+    monkeypatch.setattr(generation, "decoding_of", lambda model: pytest.fail("laid out"))
+    model = randomised(**LAYOUTS[0]).float()
+    assert generate(model, [np.array([1, 2])], tokens=1, how=Sampling(temperature=0.0), seed=0)[0].shape == (1,)

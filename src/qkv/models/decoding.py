@@ -12,6 +12,7 @@ turned and contexts of a usual length (`serves`); `tasks.generation` takes the m
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -252,11 +253,13 @@ class Decoding:
         self._is_plain = e.factor == 1.0 and e.sines is None and e.norm_e is None and e.W_type is None
         assert e.W_E is not None, "a language model reads tokens"
         self._W_E, self._W_pos = e.W_E.detach(), None if e.W_pos is None else e.W_pos.detach()
-        self._layers = [_Layer(cast(Block, block), self._n_ctx) for block in model.blocks]
+        layers = self._layers = [_Layer(cast(Block, block), self._n_ctx) for block in model.blocks]
         head = model.head
         W_U = head.W_U if head.W_U is not None else e.W_E.t()
         self._out = _into(model.norm_f, [W_U], [head.b_U])
-        self._compiled = CompiledSteps(self._layers, self._out) if compiled_serves(self._layers) else None
+        self._compiled = CompiledSteps(layers, self._out) if compiled_serves(layers) else None
+        if self._compiled is not None:
+            self._layers = layers[:1]  # the others are laid out once more in there
 
     @property
     def is_compiled(self) -> bool:
@@ -278,6 +281,10 @@ class Decoding:
         layer = self._layers[0]
         self._heads = _Heads(cache.batch, layer.n_heads, layer.n_kv, layer.d_head, layer.W_O)
 
+    def end(self) -> None:
+        """Let go of the cache."""
+        del self.cache, self._heads
+
     def step(self, ids: Int[Tensor, "batch"]) -> Float[Tensor, "batch d_vocab"]:
         """Given the next token of each sequence, the logits for the one after it."""
         cache = self.cache
@@ -291,3 +298,46 @@ class Decoding:
             x = layer.step(x, cache.length, self._heads, place, recent, older)
         cache.advance()
         return self._out(x)
+
+
+_PROBE = 1 << 12
+"""Numbers of a weight that are told from others by one number."""
+
+_kept: "WeakKeyDictionary[LanguageModel, tuple[list[Tensor], Decoding | None]]" = WeakKeyDictionary()
+
+
+def keep_layout(model: LanguageModel) -> None:
+    """Let `decoding_of` keep what it lays out for this model, as much memory as its weights: it is read many times."""
+    _kept[model] = ([], None)
+
+
+def decoding_of(model: LanguageModel) -> Decoding:
+    """A `Decoding` of the model as it is now, laid out anew where weights changed; `give_back` it after its last step.
+
+    What was kept is only used by one caller at a time.
+    """
+    before, kept = _kept.get(model, ([], None))
+    if kept is None:
+        return Decoding(model)
+    _kept[model] = (before, None)
+    return kept if all(map(torch.equal, before, _probed(model))) else Decoding(model)
+
+
+def give_back(model: LanguageModel, used: Decoding) -> None:
+    """Keep it for the next one who asks, if the model is one of those."""
+    if model in _kept:
+        used.end()
+        _kept[model] = (_probed(model), used)
+
+
+def _probed(model: LanguageModel) -> list[Tensor]:
+    """Each weight times one fixed random vector, piece by piece: equal only where what it computes is, up to rounding.
+
+    Read at the speed of memory; counters of versions miss what is written to `.data` or by compiled code.
+    """
+    pieces = []
+    for weight in (w.detach().flatten() for w in model.parameters()):
+        by = torch.randn(_PROBE, generator=torch.Generator().manual_seed(0)).to(weight)
+        n = len(weight) // _PROBE * _PROBE
+        pieces += [weight[:n].view(-1, _PROBE) @ by, weight[n:] * by[: len(weight) - n]]
+    return pieces

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from qkv.kernels.cache import KVCache
-from qkv.models.decoding import Decoding
+from qkv.models.decoding import Decoding, decoding_of, give_back
 from qkv.models.decoding import serves as decoding_serves
 from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
@@ -132,6 +132,7 @@ def _continued(
                 stop[due & np.isin(chosen, ends)] = length
         if (length + 1 >= stop).all():
             break
+    read.close()
     return [ids[row, n : stop[row]] for row, n in enumerate(given)]
 
 
@@ -141,24 +142,37 @@ class _Reader:
     def __init__(self, model: LanguageModel, ids: np.ndarray) -> None:
         self._model, self._n_ctx, self._ids = model, model.config.sizes.n_ctx, torch.from_numpy(ids)
         self._device, self._start = next(model.parameters()).device, -1
-        self._single = Decoding(model) if decoding_serves(model) else None
+        self._by_decoding = decoding_serves(model)
+        self._single: Decoding | None = None
+        self._begun = False
 
     def __call__(self, length: int) -> np.ndarray:
         """Logits float32 [row, d_vocab] after `length` tokens of every row, one more than at the last call."""
-        start, single = context_start(length, self._n_ctx), self._single
+        start = context_start(length, self._n_ctx)
         if start == self._start:
             last = self._ids[:, length - 1].to(self._device)
-            logits = self._read(last[:, None]) if single is None else single.step(last)
+            logits = self._after(last) if self._by_decoding else self._read(last[:, None])
         else:
-            self._start = start
+            self._start, self._begun = start, False
             unread = self._ids[:, start:length].to(self._device)
-            room = {} if single is None else {"n_ctx": length - start}  # what follows is not read by the model itself
+            room = {"n_ctx": length - start} if self._by_decoding else {}  # the model itself reads no more than that
             self._cache = self._model.new_cache(len(unread), **room)
             logits = self._read(unread)
-            if single is not None:
-                assert isinstance(self._cache, KVCache)
-                single.begin(self._cache)
         return logits.float().cpu().numpy()
+
+    def close(self) -> None:
+        """Nothing more is read; what was laid out serves the next one."""
+        if self._single is not None:
+            give_back(self._model, self._single)
+
+    def _after(self, ids: torch.Tensor) -> torch.Tensor:
+        """Logits after one token more; laid out only once there is one, since a single token needs none of it."""
+        single = self._single = self._single or decoding_of(self._model)
+        if not self._begun:
+            assert isinstance(self._cache, KVCache)
+            single.begin(self._cache)
+            self._begun = True
+        return single.step(ids)
 
     def _read(self, ids: torch.Tensor) -> torch.Tensor:
         return self._model.unembed(self._model.hidden(ids, cache=self._cache)[:, -1])
