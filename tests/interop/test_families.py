@@ -38,6 +38,10 @@ PAIR = dict(
     encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=32, pad_token_id=1, bos_token_id=0, eos_token_id=2,
     decoder_start_token_id=2, forced_eos_token_id=2,
 )  # fmt: skip
+T5 = dict(
+    vocab_size=V, d_model=24, d_kv=6, d_ff=40, num_layers=2, num_heads=3, relative_attention_num_buckets=8,
+    pad_token_id=0, decoder_start_token_id=0,
+)  # fmt: skip
 HEADS = dict(head_dim=8, query_pre_attn_scalar=5, sliding_window=4)
 LOCAL = ["sliding_attention", "full_attention", "sliding_attention"]
 THREE = dict(num_labels=3)
@@ -126,6 +130,12 @@ MADE = {
     "camembert classes": ("CamembertForSequenceClassification", ENC | THREE),
     "bart": ("BartForConditionalGeneration", PAIR),
     "mbart": ("MBartForConditionalGeneration", PAIR),
+    "t5": ("T5ForConditionalGeneration", T5),
+    "t5 far": ("T5ForConditionalGeneration", T5 | dict(relative_attention_max_distance=9, feed_forward_proj="gelu")),
+    "t5 untied": (
+        "T5ForConditionalGeneration",
+        T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_decoder_layers=2),
+    ),
 }
 
 
@@ -141,6 +151,8 @@ def made(name):
             else:
                 parameter.add_(0.1 * torch.randn_like(parameter))
     model.tie_weights()
+    if name == "t5 untied":  # as files of T5 v1.1 are; what transformers builds is tied
+        model.lm_head.weight = torch.nn.Parameter(0.15 * torch.randn(model.lm_head.weight.shape))
     return model
 
 
@@ -246,7 +258,7 @@ def test_a_refusal_begins_with_the_type_and_guesses_nothing(model_type, tmp_path
     "model_type, ingredient",
     [
         ("mixtral", "a mixture of experts"),
-        ("t5", "score biases learned by buckets of distance"),
+        ("mt5", "in another form than T5's"),
         ("mamba", "state-space"),
         ("deepseek_v3", "latent vector"),
         ("llava", "another medium"),
@@ -265,4 +277,4 @@ def test_no_family_is_listed_as_refused():
     read = {family.model_type for family in FAMILIES.values()}
     assert not read & set(BY_TYPE)
     written = {key for family in FAMILIES.values() for piece in family.pieces for key in piece.keys}
-    assert not (written - {"image_size"}) & set(BY_KEY)
+    assert not (written - {"image_size", "relative_attention_num_buckets"}) & set(BY_KEY)

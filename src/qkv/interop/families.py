@@ -12,11 +12,11 @@ from dataclasses import replace
 from qkv.interop.decoders import DECODERS
 from qkv.interop.encoders import ENCODERS, POOLER
 from qkv.interop.family import ACTS, PLAIN, TABLE, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
-from qkv.interop.layers import Windows
+from qkv.interop.layers import Joint, Windows
 from qkv.interop.name_map import BESIDE, ONE, TRANSPOSED, After, Interleaved, PatchForm, Row
-from qkv.interop.settings import YES_NO, Always, Dropout, ImageSize, Labels, Piece, Rope, Setting
-from qkv.jsontypes import JsonMapping
-from qkv.models.layout import ModelConfig
+from qkv.interop.settings import YES_NO, Always, Dropout, ImageSize, Labels, Piece, Reading, Rope, Setting
+from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.models.layout import GATED, ModelConfig
 
 # GPT-2
 
@@ -376,9 +376,77 @@ MBART = _seq2seq(
 )
 
 
+# T5
+
+
+def _t5_rows(config: ModelConfig) -> list[Row]:
+    rows = [row("shared.weight", "enc.W_E"), row("decoder.embed_tokens.weight", "dec.W_E"), TABLE]
+    rows += [replace(row("encoder.embed_tokens.weight", "enc.W_E"), alias=True)]
+    for side, last in (("encoder", 1), ("decoder", 2)):
+        here, layer = side[:3], f"{side}.block.{{L}}.layer."
+        place, ff = f"{here}.L{{L}}.", f"{layer}{last}.DenseReluDense."
+        rows += [row(f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight", f"{here}.W_rel")]
+        rows += attention(f"{layer}0.SelfAttention.", "q k v o", place) + norm(f"{layer}0.layer_norm", f"{place}norm1")
+        if side == "decoder":
+            rows += attention(f"{layer}1.EncDecAttention.", "q k v o", f"{place}cross.")
+            rows += norm(f"{layer}1.layer_norm", f"{place}norm_cross")
+        into = "wi_1" if config.layout.mlp in GATED else "wi"
+        rows += linear(f"{ff}wi_0", f"{place}W_gate") + mlp(ff, f"{into} wo", place)
+        rows += norm(f"{layer}{last}.layer_norm", f"{place}norm2")
+        rows += norm(f"{side}.final_layer_norm", f"{here}.norm_f")
+    return rows
+
+
+def _read_t5_head(reading: Reading) -> None:
+    """A tied table, whose logits are scaled, or one of its own, as from T5 v1.1 on; transformers 5 calls both tied."""
+    tied = reading.given.get("scale_decoder_outputs")
+    tied = reading.given.get("tie_word_embeddings", True) if tied is None else tied
+    if not isinstance(tied, bool):
+        raise reading.refuse("tie_word_embeddings", "expected true or false")
+    factor = float(reading.values["sizes.d_model"] ** -0.5) if tied else 1.0
+    reading.values |= {"layout.tied": tied, "layout.shared_embedding": not tied, "layout.logit_factor": factor}
+
+
+def _write_t5_head(config: ModelConfig, out: JsonObject) -> None:
+    out |= {"tie_word_embeddings": config.layout.tied, "scale_decoder_outputs": config.layout.tied}
+
+
+_T5_MLPS = (("relu", "relu"), ("gated-gelu", "geglu_tanh"), ("gated-silu", "swiglu"), ("gelu", "gelu"))
+T5 = Family(
+    name="t5",
+    title="T5",
+    kind="EncoderDecoderLM",
+    preset="vaswani",
+    architecture="T5ForConditionalGeneration",
+    auto="AutoModelForSeq2SeqLM",
+    base="",
+    pieces=(
+        Setting("vocab_size", "sizes.d_vocab", 32128),
+        Setting("n_positions", "sizes.n_ctx", 512),
+        Setting("d_model", "sizes.d_model", 512),
+        Setting("d_kv", "sizes.d_head", 64),
+        Setting("d_ff", "sizes.d_mlp", 2048),
+        Setting("num_layers", "sizes.n_layers", 6, again=("num_decoder_layers",)),
+        Setting("num_heads", "sizes.n_heads", 8),
+        Setting("relative_attention_num_buckets", "layout.relative_buckets", 32),
+        Setting("relative_attention_max_distance", "layout.relative_reach", 128),
+        Setting("layer_norm_epsilon", "layout.norm_eps", 1e-6),
+        Setting("feed_forward_proj", "layout.mlp", "relu", _T5_MLPS),
+        Joint(("tie_word_embeddings", "scale_decoder_outputs"), _read_t5_head, _write_t5_head),
+        Joint(("dense_act_fn", "is_gated_act"), lambda reading: None, lambda config, out: None),  # follow from its MLP
+        Dropout(("dropout_rate",), (), 0.1),
+        Always("is_encoder_decoder", True),
+        *(piece for piece in PLAIN if piece.key != "is_encoder_decoder"),
+    ),
+    layout={"positions": "relative", "norm": "rms", "scale": False, "start": "xavier"},
+    rows=_t5_rows,
+    left_out={"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "a bias that is never read"},
+)
+
+
 FAMILIES: Mapping[str, Family] = {
     family.name: family
-    for family in (GPT2, LLAMA, QWEN3, QWEN2, MISTRAL, NEOX, *ENCODERS, VIT, MARIAN, BART, MBART, *DECODERS)
+    for family in (GPT2, LLAMA, QWEN3, QWEN2, MISTRAL, NEOX, *ENCODERS, VIT, MARIAN, BART, MBART, T5, *DECODERS)
 }
 """Name -> family; for export the first that fits is taken."""
 
@@ -401,7 +469,7 @@ BY_KEY: Mapping[str, str] = {
     **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "ffn_config"), _EXPERTS),
     **dict.fromkeys(("vision_config", "audio_config", "num_mel_bins", "conv_dim", "image_size"), _MEDIA),
     **dict.fromkeys(("state_size", "ssm_state_size", "mamba_d_state", "mamba_expand", "linear_num_key_heads"), _STATES),
-    "relative_attention_num_buckets": "score biases learned by buckets of distance",
+    "relative_attention_num_buckets": "score biases by distance in another form than T5's",
     "num_buckets": "hashed attention",
     "attention_window": _SPARSE,
 }

@@ -340,14 +340,17 @@ def _no_tensor(family: Family, known: set[str], weights: Weights, name: str) -> 
 
 
 def neutral(config: ModelConfig) -> ModelConfig:
-    """The same without what no output depends on: dropout, the name of the start, a stride that patches have anyway."""
+    """The same without what no output depends on (dropout, the name of the start, a stride that patches have anyway),
+    and with one spelling of what has several: biases, and the factor of scores."""
     layout, plain = config.layout, "all" if config.layout.bias else "none"
     biases = {"attention_bias": layout.biased}
     biases["norm_bias"] = "all" if layout.norm == "layer" and layout.has_bias("norm") else "none"
     biases["mlp_bias"] = "all" if layout.has_bias("mlp") else "none"
     biases["norm_bias"] = plain if layout.norm != "layer" else biases["norm_bias"]
     said = {name: "same" if bias == plain else bias for name, bias in biases.items()}
-    layout = dataclasses.replace(layout, dropout=0.0, start="normal", **said)  # type: ignore[arg-type]
+    factor = layout.score_factor or (config.resolved().sizes.d_head ** -0.5 if layout.scale else 1.0)
+    alike = {"dropout": 0.0, "start": "normal", "scale": True, "score_factor": factor}
+    layout = dataclasses.replace(layout, **alike, **said)  # type: ignore[arg-type]
     patches = config.patches
     if patches is not None and patches.stride == patches.patch:
         patches = dataclasses.replace(patches, stride=0)
