@@ -1,4 +1,4 @@
-"""Every ingredient of the families is trainable by a setting: it learns, resumes to the same bytes, leaves as a family."""
+"""Every ingredient of the families is trained by a setting: it learns, resumes to the same bytes, is exported."""
 
 import os
 

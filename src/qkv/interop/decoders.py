@@ -230,6 +230,13 @@ GLM = decoder(
     Rope(share=0.5, shares=True),
     Setting("attention_bias", "layout.attention_bias", True, ((True, "qkv"), (False, "same"))),
 )  # fmt: skip
+GLM4 = decoder(
+    "glm4", "GLM-4 0414", "Glm4ForCausalLM",
+    tensors({part: name for part, name in GATED.items() if part != "gated"}
+            | {"joint gated": "mlp.gate_up_proj mlp.down_proj", "norm1_out": "post_self_attn_layernorm",
+               "norm2_out": "post_mlp_layernorm"}, neighbours=True),
+    *GLM.pieces, norm_place="both",
+)  # fmt: skip
 _UNGATED = {part: name for part, name in GATED.items() if part != "gated"} | {"mlp": "mlp.up_proj mlp.down_proj"}
 ARCEE = decoder(
     "arcee", "Arcee AFM", "ArceeForCausalLM", tensors(_UNGATED),
@@ -568,7 +575,7 @@ MPT = decoder(
 )  # fmt: skip
 
 DECODERS: tuple[Family, ...] = (
-    OLMO, OLMO2, OLMO3, SMOLLM3, PHI3, GRANITE, HELIUM, GLM, ARCEE, NEMOTRON, STARCODER2, GEMMA, GEMMA2, GEMMA3,
+    OLMO, OLMO2, OLMO3, SMOLLM3, PHI3, GRANITE, HELIUM, GLM, GLM4, ARCEE, NEMOTRON, STARCODER2, GEMMA, GEMMA2, GEMMA3,
     STABLELM, COHERE, PHI, GPTJ, FALCON, GPT_NEO, OPT, BIOGPT, BLOOM,
     GPT_BIGCODE, MPT,
 )  # fmt: skip

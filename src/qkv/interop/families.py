@@ -467,10 +467,13 @@ _SPARSE = "sparse, hashed or approximated attention"
 BY_KEY: Mapping[str, str] = {
     "kv_lora_rank": "keys and values from a latent vector (multi-head latent attention)",
     **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "ffn_config"), _EXPERTS),
-    **dict.fromkeys(("vision_config", "audio_config", "num_mel_bins", "conv_dim", "image_size"), _MEDIA),
+    **dict.fromkeys(
+        "vision_config audio_config text_config backbone_config num_mel_bins conv_dim image_size num_channels"
+        " patch_size sampling_rate codebook_size num_codebooks image_token_id audio_token_id prediction_length".split(),
+        _MEDIA,
+    ),
     **dict.fromkeys(("state_size", "ssm_state_size", "mamba_d_state", "mamba_expand", "linear_num_key_heads"), _STATES),
     "relative_attention_num_buckets": "score biases by distance in another form than T5's",
-    "num_buckets": "hashed attention",
     "attention_window": _SPARSE,
 }
 """A key of config.json -> the ingredient that it speaks of."""
@@ -481,6 +484,8 @@ BY_TYPE: Mapping[str, str] = {
         _APART: "deberta deberta-v2 xlnet transfo-xl funnel",
         _SPARSE: "big_bird bigbird_pegasus nystromformer yoso fnet lsg mra",
         "q, k and v in one tensor, in an order of its own": "codegen",
+        "hashed attention": "reformer",
+        "several predictions at each position": "prophetnet",
     }.items()
     for model_type in types.split()
 }
@@ -493,5 +498,7 @@ def why_not_read(given: JsonMapping) -> str:
     if not model_type:
         return f"config.json names no model_type, so it is no model of transformers; {page}"
     ingredient = BY_TYPE.get(str(model_type)) or next((BY_KEY[key] for key in BY_KEY if given.get(key)), None)
+    inner = next((key for key, said in given.items() if isinstance(said, dict) and said.get("model_type")), None)
+    ingredient = ingredient or inner and f"several models in one ({inner})"
     why = f"it needs {ingredient}, which qkv does not have" if ingredient else "qkv has no table of its tensors' names"
     return f"{str(model_type)[:80]} is not read: {why}; {page}"
