@@ -107,7 +107,13 @@ def decoder(
         pieces=(*pieces, *(piece for piece in PLAIN if piece.key not in given)),
         layout={"positions": "rotary", "norm": "rms", "mlp": "swiglu", "start": "normal"} | layout,
         rows=rows,
-        buffers=("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias", "*.attention.bias"),
+        buffers=(
+            "*.rotary_emb.inv_freq",
+            "*.attn.bias",
+            "*.attn.masked_bias",
+            "*.attention.bias",
+            "*.attention.masked_bias",
+        ),
         even_heads=even_heads,
     )
 

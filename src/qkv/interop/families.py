@@ -9,14 +9,15 @@ are copied as they are; only weights in Meta's original Llama format pair neighb
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from qkv.interop.decoders import DECODERS
+from qkv.interop.decoders import BIASED, DECODERS, GATED, SILU, decoder, sizes, tensors
 from qkv.interop.encoders import ENCODERS, POOLER
 from qkv.interop.family import ACTS, PLAIN, TABLE, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
 from qkv.interop.layers import Joint, Windows
-from qkv.interop.name_map import BESIDE, ONE, TRANSPOSED, After, Interleaved, PatchForm, Row
+from qkv.interop.name_map import BESIDE, ONE, TRANSPOSED, After, PatchForm, Row
 from qkv.interop.settings import YES_NO, Always, Dropout, ImageSize, Labels, Piece, Reading, Rope, Setting
 from qkv.jsontypes import JsonMapping, JsonObject
-from qkv.models.layout import GATED, ModelConfig
+from qkv.models import layout as layouts
+from qkv.models.layout import ModelConfig
 
 # GPT-2
 
@@ -77,65 +78,28 @@ GPT2 = Family(
 
 # Llama, Mistral, Qwen2, Qwen3
 
-
-def _gated_rows(config: ModelConfig) -> list[Row]:
-    block = "model.layers.{L}."
-    return [
-        row("model.embed_tokens.weight", "W_E"),
-        *norm(f"{block}input_layernorm", "L{L}.norm1"),
-        *attention(f"{block}self_attn.", "q_proj k_proj v_proj o_proj"),
-        row(f"{block}self_attn.q_norm.weight", "L{L}.qnorm.gain"),
-        row(f"{block}self_attn.k_norm.weight", "L{L}.knorm.gain"),
-        *norm(f"{block}post_attention_layernorm", "L{L}.norm2"),
-        *linear(f"{block}mlp.gate_proj", "L{L}.W_gate"),
-        *linear(f"{block}mlp.up_proj", "L{L}.W_in"),
-        *linear(f"{block}mlp.down_proj", "L{L}.W_out"),
-        *norm("model.norm", "norm_f"),
-        TABLE,
-    ]
+_GATED = {part: GATED[part] for part in ("W_E", "norm1", "QKVO")} | {
+    "qnorm": "self_attn.q_norm",
+    "knorm": "self_attn.k_norm",
+}
 
 
 def _gated(name: str, title: str, *pieces: Piece, even_heads: bool = False, **layout: bool | str) -> Family:
     """A family of the layout of Llama: RMSNorm before each sublayer, rotary positions, SwiGLU."""
-    return Family(
-        name=name,
-        title=title,
-        kind="CausalLM",
-        preset="llama",
-        architecture=f"{title.replace('.', '')}ForCausalLM",
-        also=(f"{title}Model",),
-        auto="AutoModelForCausalLM",
-        base="model.",
-        pieces=(
-            Setting("vocab_size", "sizes.d_vocab", 32000),
-            Setting("hidden_size", "sizes.d_model", 4096),
-            Setting("intermediate_size", "sizes.d_mlp", 11008),
-            Setting("num_hidden_layers", "sizes.n_layers", 32),
-            Setting("num_attention_heads", "sizes.n_heads", 32),
-            Setting("num_key_value_heads", "sizes.n_kv_heads", None),
-            Setting("max_position_embeddings", "sizes.n_ctx", 2048),
-            Setting("rms_norm_eps", "layout.norm_eps", 1e-6),
-            Always("hidden_act", "silu", also=("swish",)),
-            TIED,
-            Dropout((), ("attention_dropout",)),
-            *pieces,
-            Rope(),
-            *PLAIN,
-        ),
-        layout={"positions": "rotary", "norm": "rms", "mlp": "swiglu", "start": "normal"} | layout,
-        rows=_gated_rows,
-        buffers=("*.rotary_emb.inv_freq",),
+    family = decoder(
+        name, title, f"{title}ForCausalLM", tensors({**_GATED, **GATED}), *sizes(32000, 4096, 32, 32, 2048, mlp=11008),
+        Setting("rms_norm_eps", "layout.norm_eps", 1e-6), SILU, TIED, *pieces, Rope(),
         even_heads=even_heads,
-    )
+    )  # fmt: skip
+    return replace(family, layout={**family.layout, **layout})
 
 
 _HEAD_DIM = Setting("head_dim", "sizes.d_head", None)
-_ATTENTION_BIAS = Setting("attention_bias", "layout.attention_bias", False, ((False, "same"), (True, "all")))
 LLAMA = _gated(
     "llama",
     "Llama",
     _HEAD_DIM,
-    _ATTENTION_BIAS,
+    BIASED,
     Always("mlp_bias", False),
     *idle(is_llama_config=True, rope_interleaved=False, activation="swiglu"),
     even_heads=True,
@@ -159,7 +123,7 @@ QWEN3 = _gated(
     "qwen3",
     "Qwen3",
     Setting("head_dim", "sizes.d_head", 128),
-    _ATTENTION_BIAS,
+    BIASED,
     _QWEN_WINDOWS,
     qk_norm=True,
 )
@@ -167,54 +131,26 @@ QWEN3 = _gated(
 
 # GPT-NeoX
 
-
-def _neox_rows(config: ModelConfig) -> list[Row]:
-    block, joined = "gpt_neox.layers.{L}.", Interleaved(config.sizes.n_heads)
-    return [
-        row("gpt_neox.embed_in.weight", "W_E"),
-        *norm(f"{block}input_layernorm", "L{L}.norm1"),
-        row(f"{block}attention.query_key_value.weight", "L{L}.W_Q", "L{L}.W_K", "L{L}.W_V", form=joined),
-        row(f"{block}attention.query_key_value.bias", "L{L}.b_Q", "L{L}.b_K", "L{L}.b_V", form=joined),
-        *linear(f"{block}attention.dense", "L{L}.W_O", "L{L}.b_O"),
-        *norm(f"{block}post_attention_layernorm", "L{L}.norm2"),
-        *mlp(f"{block}mlp.", "dense_h_to_4h dense_4h_to_h"),
-        *norm("gpt_neox.final_layer_norm", "norm_f"),
-        row("embed_out.weight", "W_U", form=TRANSPOSED),
-        replace(row("lm_head.weight", "W_U", form=TRANSPOSED), alias=True),  # its name in a live model since version 5
-    ]
-
-
-NEOX = Family(
-    name="gpt_neox",
-    title="GPT-NeoX",
-    kind="CausalLM",
-    preset="gpt2",
-    architecture="GPTNeoXForCausalLM",
-    also=("GPTNeoXModel",),
-    auto="AutoModelForCausalLM",
-    base="gpt_neox.",
-    pieces=(
-        Setting("vocab_size", "sizes.d_vocab", 50432),
-        Setting("hidden_size", "sizes.d_model", 6144),
-        Setting("intermediate_size", "sizes.d_mlp", 24576),
-        Setting("num_hidden_layers", "sizes.n_layers", 44),
-        Setting("num_attention_heads", "sizes.n_heads", 64),
-        Setting("max_position_embeddings", "sizes.n_ctx", 2048),
-        Setting("layer_norm_eps", "layout.norm_eps", 1e-5),
-        Setting("hidden_act", "layout.mlp", "gelu", ACTS),
-        Setting("use_parallel_residual", "layout.parallel", True, YES_NO),
-        Setting("attention_bias", "layout.attention_bias", True, ((True, "same"), (False, "none"))),
-        TIED,
-        Dropout(("hidden_dropout",), ("attention_dropout",)),
-        Rope("rotary_emb_base", "rotary_pct", share=0.25, shares=True, again=("rope_theta", "partial_rotary_factor")),
-        *idle(attention_probs_dropout_prob=0, hidden_dropout_prob=0),
-        *PLAIN,
-    ),
-    layout={"positions": "rotary", "norm": "layer", "bias": True, "start": "gpt2"},
-    rows=_neox_rows,
-    buffers=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
-    even_heads=True,
-)
+_NEOX_ROWS = tensors(
+    {
+        "W_E": "gpt_neox.embed_in", "norm1": "input_layernorm",
+        "QKV O": "attention.query_key_value attention.dense", "norm2": "post_attention_layernorm",
+        "mlp": "mlp.dense_h_to_4h mlp.dense_4h_to_h", "norm_f": "gpt_neox.final_layer_norm", "W_U": "embed_out",
+    }, "gpt_neox.layers.{L}.", interleaved=True,
+)  # fmt: skip
+NEOX = decoder(
+    "gpt_neox", "GPT-NeoX", "GPTNeoXForCausalLM",
+    # since version 5 of transformers a live model calls its output matrix lm_head
+    lambda config: [*_NEOX_ROWS(config), replace(row("lm_head.weight", "W_U", form=TRANSPOSED), alias=True)],
+    *sizes(50432, 6144, 44, 64, 2048, mlp=24576, kv=False), Setting("layer_norm_eps", "layout.norm_eps", 1e-5),
+    Setting("hidden_act", "layout.mlp", "gelu", ACTS),
+    Setting("use_parallel_residual", "layout.parallel", True, YES_NO),
+    Setting("attention_bias", "layout.attention_bias", True, ((True, "same"), (False, "none"))), TIED,
+    Dropout(("hidden_dropout",)),
+    Rope("rotary_emb_base", "rotary_pct", share=0.25, shares=True, again=("rope_theta", "partial_rotary_factor")),
+    *idle(attention_probs_dropout_prob=0, hidden_dropout_prob=0),
+    base="gpt_neox.", norm="layer", bias=True, start="gpt2",
+)  # fmt: skip
 
 
 # ViT
@@ -390,7 +326,7 @@ def _t5_rows(config: ModelConfig) -> list[Row]:
         if side == "decoder":
             rows += attention(f"{layer}1.EncDecAttention.", "q k v o", f"{place}cross.")
             rows += norm(f"{layer}1.layer_norm", f"{place}norm_cross")
-        into = "wi_1" if config.layout.mlp in GATED else "wi"
+        into = "wi_1" if config.layout.mlp in layouts.GATED else "wi"
         rows += linear(f"{ff}wi_0", f"{place}W_gate") + mlp(ff, f"{into} wo", place)
         rows += norm(f"{layer}{last}.layer_norm", f"{place}norm2")
         rows += norm(f"{side}.final_layer_norm", f"{here}.norm_f")
