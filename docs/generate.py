@@ -343,7 +343,8 @@ def families_page() -> str:
         "|---|---|---|---|",
     ]
     for family in FAMILIES.values():
-        layout = {name: value for name, value in family.layout.items() if name != "start"}
+        own = {"layout.start", *(getattr(piece, "path", "") for piece in family.pieces)}
+        layout = {name: value for name, value in family.layout.items() if f"layout.{name}" not in own}
         parts = ", ".join(f"`{name}={str(value).lower()}`" for name, value in layout.items())
         classes = ", ".join((family.architecture, *family.also))
         lines.append(f"| {family.title} | `{family.model_type}` | {parts} | {classes} |")
@@ -364,8 +365,9 @@ def families_page() -> str:
         lines.append(f"| {ingredient} | {', '.join(f'`{name}`' for name in named)} |")
     lines += [
         "",
-        "Other types have no table of names yet. Inside a family, a key with a value that changes the computation in a",
-        "way that qkv does not know is refused by its name.",
+        "A configuration with those of other models inside it is refused as several models in one. Other types",
+        "have no table of names yet. Inside a family, a key with a value that changes the computation in a way that",
+        "qkv does not know is refused by its name.",
         "",
     ]
     return "\n".join(lines)

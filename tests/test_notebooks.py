@@ -20,7 +20,7 @@ def make():
 
 def test_every_notebook_is_listed_begins_with_prose_and_is_python(make):
     listed = (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
-    assert len(make.names()) == 5
+    assert len(make.names()) == 6
     for name in make.names():
         assert f"({name}.py)" in listed
         text = (NOTEBOOKS / f"{name}.py").read_text(encoding="utf-8")

@@ -23,6 +23,8 @@ from qkv.folder.hashes import cache_folder
 from qkv.folder.run_folder import RunFolder
 from qkv.folder.staging import check_elsewhere
 from qkv.folder.verified import damage
+from qkv.interop.adapters import base_of
+from qkv.interop.folders import ADAPTER
 from qkv.interop.live import Attention, attention
 from qkv.jsontypes import JsonObject
 from qkv.othernames import unknown_setting
@@ -193,16 +195,19 @@ def load(path: str | Path, *, weights: str = "best") -> "Run":
     if weights not in ("best", "last"):
         raise ConfigError(f"weights is {weights!r}; expected best or last")
     folder = Path(path)
-    if not (folder / "config.toml").is_file() and (folder / "config.json").is_file():
+    if not (folder / "config.toml").is_file() and any(
+        (folder / name).is_file() for name in ("config.json", ADAPTER[0])
+    ):
         return Run(RunFolder.open(_cached_import(folder)), weights, cache_folder())
     return Run(RunFolder.open(path), weights, cache_folder())
 
 
 def import_checkpoint(
-    source: str | Path, out: str | Path, *, say: Callable[[str], None] = lambda sentence: None
+    source: str | Path, out: str | Path, *, base: str = "", say: Callable[[str], None] = lambda sentence: None
 ) -> "Run":
     """Read a Hugging Face folder (config.json, safetensors, tokenizer files) into a new run folder.
 
+    A LoRA adapter is merged into the model that it names, or the one in the folder `base`.
     `say` is called with what was left out or differs. Raises SourceError for a checkpoint that cannot be read,
     RunFolderError if `out` already exists.
     """
@@ -210,7 +215,7 @@ def import_checkpoint(
 
     check_elsewhere(Path(out))
     RunFolder(Path(out)).check_vacant()
-    imported = read_checkpoint(source)
+    imported = read_checkpoint(source, base=base)
     for note in imported.notes:
         say(note)
     return load(recipe.import_run(imported, Path(out)))
@@ -296,9 +301,10 @@ def verify(path: str | Path, *, updates: int | None = 256, seed: int = 0) -> rec
 
 
 def _cached_import(folder: Path) -> Path:
-    """The run made of a Hugging Face folder, by its place and its files' sizes and times."""
-    files = sorted(p for p in folder.iterdir() if p.is_file())
-    stamps = [f"{p.name} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in files]
+    """The run made of a Hugging Face folder, by its place and its files' sizes and times, an adapter's by both."""
+    places = [folder, *([base] if (base := base_of(folder)) else [])]
+    files = sorted(p for place in places for p in place.iterdir() if p.is_file())
+    stamps = [f"{p} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in files]
     key = hashlib.sha256("\n".join([str(folder.resolve()), *stamps]).encode()).hexdigest()[:16]
     place = cache_folder() / "imported" / key
     if not RunFolder(place).is_finished or damage(RunFolder(place)):

@@ -172,8 +172,8 @@ GPT2, QWEN3 = PRESETS["gpt2"].layout, PRESETS["modern"].layout
     ("layout", "kind", "what"),
     [
         (PRESETS["fast"].layout, "CausalLM", "has not mlp = relu2"),
-        (PRESETS["vaswani"].layout, "CausalLM", "llama.cpp has no architecture for this model"),
-        (PRESETS["bert"].layout, "MaskedLM", "this is a MaskedLM"),
+        (PRESETS["vaswani"].layout, "CausalLM", "writes no architecture of llama.cpp for this model"),
+        (PRESETS["bert"].layout, "MaskedLM", "a CausalLM and no MaskedLM"),
         (dataclasses.replace(QWEN3, attention_bias="all"), "CausalLM", "has not attention_bias = all"),
         (dataclasses.replace(GPT2, mlp="relu"), "CausalLM", "gpt2 has not mlp = relu"),
         (dataclasses.replace(GPT2, scale=False), "CausalLM", "scale = False"),

@@ -402,8 +402,8 @@ def test_an_adapter_is_called_one(folder, tmp_path, files):
     adapter.mkdir()
     for name in files:
         (adapter / name).write_text('{"peft_type": "LORA", "base_model_name_or_path": "org/base"}')
-    to = "org/base" if "adapter_config.json" in files else "another model"
-    refused(adapter, f"is an adapter (such as LoRA) to {to}, and not a model; merge the two")
+    to, do = ("org/base", "give that model's folder too") if len(files) > 1 else ("another model", "merge the two")
+    refused(adapter, f"is an adapter (such as LoRA) to {to}, and not a model; {do}")
     (adapter / "config.json").write_bytes((folder / "config.json").read_bytes())
     refused(adapter, f"is an adapter (such as LoRA) to {to}")
 

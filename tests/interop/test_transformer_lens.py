@@ -1,8 +1,10 @@
 """TransformerLens opens our Hugging Face export as it is: the same logits, and attention patterns by its names."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +67,17 @@ def test_transformer_lens_opens_an_export_with_the_same_logits_and_patterns(lens
     assert last.startswith("GAP"), done.stderr[-2000:]
     logits, patterns, spread = map(float, last.split()[1:])
     assert spread > 0.01 and logits < 1e-4 and patterns < 1e-5
+
+
+@pytest.mark.slow
+def test_the_notebook_finds_the_same_numbers_in_both(lens, tmp_path):
+    notebook = Path(__file__).parents[2] / "notebooks" / "open_in_transformer_lens.py"
+    code = f"import sys; sys.path.append({str(lens)!r})\n" + notebook.read_text("utf-8")
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TMPDIR": str(tmp_path)}
+    words = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    if "TransformerLens is not installed" in done.stdout:
+        pytest.skip("this TransformerLens does not load")
+    assert "gives the same logits and patterns" in done.stdout, done.stderr[-2000:]
+    moved = re.findall(r"move by up to ([\d.]+)", done.stdout)
+    assert len(moved) == 2 and moved[0] == moved[1] and float(moved[0]) > 0

@@ -45,6 +45,11 @@ LAYOUTS = {
     "window everywhere": Layout(positions="learned", norm="layer", mlp="gelu", bias=True, window=3, start="gpt2"),
     "alibi": Layout(positions="alibi", norm="layer", norm_e=True, mlp="gelu_tanh", bias=True, start="gpt2"),
     "alibi in windows": Layout(positions="alibi", window=4, window_layers="fw", start="normal"),
+    "relative": Layout(positions="relative", relative_buckets=8, relative_reach=9, scale=False, start="normal"),
+    "relative in windows": Layout(
+        positions="relative", relative_buckets=4, window=4, window_layers="fw", mlp="relu", tied=False, start="xavier"
+    ),
+    "sinks": Layout(sinks=True, window=4, window_layers="wf", attention_bias="all", start="normal"),
     "caps": Layout(score_cap=2.0, logit_cap=3.0, score_factor=0.7, mlp="geglu_tanh", tied=False, start="normal"),
     "norm of outputs": Layout(norm_place="out", qk_norm=True, qk_norm_whole=True, start="xavier"),
     "norms on both sides": Layout(norm_place="both", norm="layer", norm_bias="all", mlp="geglu", start="xavier"),
@@ -169,8 +174,10 @@ def test_recorded_activations_have_the_shapes_promised(model, ids):
         assert tuple(tensor.shape) == shapes[name], name
     for layer in range(2 if model.layout.mixer == "attention" else 0):
         pattern = record[f"L{layer}.pattern"]
-        torch.testing.assert_close(pattern, record[f"L{layer}.scores"].softmax(-1))
-        torch.testing.assert_close(pattern.sum(-1), torch.ones(3, sizes.n_heads, 10, dtype=torch.float64))
+        weights, sink = record[f"L{layer}.scores"].exp(), model.blocks[layer].attention.b_sink
+        others = 0.0 if sink is None else sink.exp()[:, None, None]
+        torch.testing.assert_close(pattern, weights / (weights.sum(-1, keepdim=True) + others))
+        assert sink is None or pattern.sum(-1).max() < 0.99
 
 
 def test_padding_never_reaches_a_real_token(model, ids):

@@ -17,6 +17,18 @@ LAYOUTS = {
         positions="sinusoidal", norm="layer", norm_place="post", mlp="relu", bias=True, embed_scale=True, start="xavier"
     ),
     "textbook": Layout(positions="learned", norm="layer", mlp="gelu", tied=False, start="xavier"),
+    "relative": Layout(
+        positions="relative",
+        relative_buckets=8,
+        relative_reach=9,
+        scale=False,
+        mlp="relu",
+        logit_factor=0.25,
+        start="xavier",
+    ),
+    "relative, one table in": Layout(
+        positions="relative", scale=False, mlp="geglu_tanh", tied=False, shared_embedding=True, start="xavier"
+    ),
 }
 SOURCE = torch.randint(0, 13, (3, 9), generator=torch.Generator().manual_seed(9))
 TARGET = torch.randint(0, 13, (3, 7), generator=torch.Generator().manual_seed(10))

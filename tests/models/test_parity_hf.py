@@ -235,3 +235,37 @@ def test_post_norm_learned_gelu_layout_is_the_body_of_bert(padded, ids):
         mask[2, 3:] = False
     expected = theirs(ids, attention_mask=mask.long()).last_hidden_state
     torch.testing.assert_close(ours(ids, mask)[mask], expected[mask], rtol=CLOSE, atol=CLOSE)
+
+
+def test_sinks_are_those_of_gpt_oss():
+    from types import SimpleNamespace
+
+    from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
+
+    from qkv.models import attend_explicit
+    from qkv.models.masks import Visible
+
+    generator = torch.Generator().manual_seed(5)
+    q, k, v, sinks = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in ((2, 4, 7, 6), (2, 2, 7, 6), (2, 2, 7, 6), (4,))
+    )
+    theirs = SimpleNamespace(sinks=sinks, num_key_value_groups=2, training=False)
+    future = torch.full((7, 7), -torch.inf, dtype=torch.float64).triu(1)
+    z, pattern = eager_attention_forward(theirs, q, k, v, future, scaling=0.4)
+    own, _, own_pattern = attend_explicit(q, k, v, Visible(True, None), 0.4, sinks=sinks)
+    torch.testing.assert_close(own, z.transpose(1, 2), rtol=0, atol=CLOSE)
+    torch.testing.assert_close(own_pattern, pattern, rtol=0, atol=CLOSE)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("n_buckets, reach", [(32, 128), (8, 9), (32, 200)])
+def test_every_distance_is_in_the_bucket_of_t5(causal, n_buckets, reach):
+    from qkv.models.positions import Relative
+
+    bucket = transformers.models.t5.modeling_t5.T5Attention._relative_position_bucket
+    ours, n, like = Relative(1, n_buckets, reach, causal=causal), 300, torch.zeros(1, 1, 1)
+    ours.W_rel.data = torch.arange(n_buckets, dtype=torch.float32)[:, None]
+    wanted = bucket(torch.arange(n) - torch.arange(n)[:, None], not causal, n_buckets, reach)
+    assert torch.equal(ours.bias(n, n, like)[0].long(), wanted)
+    assert torch.equal(ours.bias(2, n, like)[0].long(), wanted[-2:])

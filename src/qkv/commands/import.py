@@ -1,8 +1,8 @@
 """Read a Hugging Face folder (config.json, safetensors, tokenizer files) into a run folder that every command opens.
 
-Families: GPT-2, Llama, Mistral, Qwen2, Qwen3, GPT-NeoX, BERT, RoBERTa, DistilBERT, ViT, Marian. What a config asks for
-and cannot be had here is refused by name; nothing is executed or unpickled, and nothing fetched unless you name
-hf:ORG/NAME.
+docs/families.md lists the types of models that are read. What a config asks for and cannot be had here is refused by
+name; nothing is executed or unpickled, and nothing fetched unless you name hf:ORG/NAME. A LoRA adapter is merged into
+the model that it names, or into --base.
 
 --history reads a folder of step folders (step0, step1000, checkpoint-500, ...), or all revisions hf:ORG/NAME@step*, as
 one run: a snapshot and the measures of every step. The same command continues an import that was killed.
@@ -11,6 +11,7 @@ Example:
   qkv import models/gpt2 --out runs/gpt2
   qkv import hf:openai-community/gpt2 --out runs/gpt2
   qkv import ~/.cache/huggingface/hub/models--gpt2/snapshots/607a30d --out runs/gpt2
+  qkv import out/adapter --base models/llama --out runs/tuned
   qkv import out/checkpoints --history --out runs/history
   qkv import hf:EleutherAI/pythia-70m@step* --history --keep measures --text my.txt --out runs/pythia
 """
@@ -34,6 +35,7 @@ _COMMON = 1000
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("folder", metavar="DIR", help="a folder with config.json and model.safetensors, or hf:ORG/NAME")
+    parser.add_argument("--base", metavar="DIR", help="the model that a LoRA adapter in DIR is merged into")
     parser.add_argument("--out", required=True, metavar="RUN", help="the run folder to make")
     parser.add_argument("--history", action="store_true", help="DIR holds one folder for each step of a training")
     parser.add_argument(
@@ -53,13 +55,15 @@ def run(args: argparse.Namespace) -> int:
 
     notes: list[str] = []
     source = args.folder if args.folder.startswith("hf:") else Path(args.folder).expanduser()
+    if args.history and args.base:
+        raise UserError("--base is for one adapter, and --history reads whole models; leave one of them out")
     if args.history:
         given = {"keep": args.keep or "weights", "text": args.text or ""}
         made = api.import_history(source, args.out, say=notes.append, **given)
     elif args.keep or args.text:
         raise UserError(f"--{'keep' if args.keep else 'text'} is for a history of many steps; add --history")
     else:
-        made = api.import_checkpoint(source, args.out, say=notes.append)
+        made = api.import_checkpoint(source, args.out, base=args.base or "", say=notes.append)
     sizes, n = made.config.model.sizes, made.summary["parameters"]
     if args.json:
         about = {"run": str(made.path), "task": made.task.name, "parameters": n, "notes": notes}

@@ -107,7 +107,13 @@ def decoder(
         pieces=(*pieces, *(piece for piece in PLAIN if piece.key not in given)),
         layout={"positions": "rotary", "norm": "rms", "mlp": "swiglu", "start": "normal"} | layout,
         rows=rows,
-        buffers=("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias", "*.attention.bias"),
+        buffers=(
+            "*.rotary_emb.inv_freq",
+            "*.attn.bias",
+            "*.attn.masked_bias",
+            "*.attention.bias",
+            "*.attention.masked_bias",
+        ),
         even_heads=even_heads,
     )
 
@@ -229,6 +235,13 @@ GLM = decoder(
     *sizes(151552, 4096, 40, 32, 131072, mlp=13696, kv=2, head=128), SILU, TIED, _eps(usual=1.5625e-07),
     Rope(share=0.5, shares=True),
     Setting("attention_bias", "layout.attention_bias", True, ((True, "qkv"), (False, "same"))),
+)  # fmt: skip
+GLM4 = decoder(
+    "glm4", "GLM-4 0414", "Glm4ForCausalLM",
+    tensors({part: name for part, name in GATED.items() if part != "gated"}
+            | {"joint gated": "mlp.gate_up_proj mlp.down_proj", "norm1_out": "post_self_attn_layernorm",
+               "norm2_out": "post_mlp_layernorm"}, neighbours=True),
+    *GLM.pieces, norm_place="both",
 )  # fmt: skip
 _UNGATED = {part: name for part, name in GATED.items() if part != "gated"} | {"mlp": "mlp.up_proj mlp.down_proj"}
 ARCEE = decoder(
@@ -568,7 +581,7 @@ MPT = decoder(
 )  # fmt: skip
 
 DECODERS: tuple[Family, ...] = (
-    OLMO, OLMO2, OLMO3, SMOLLM3, PHI3, GRANITE, HELIUM, GLM, ARCEE, NEMOTRON, STARCODER2, GEMMA, GEMMA2, GEMMA3,
+    OLMO, OLMO2, OLMO3, SMOLLM3, PHI3, GRANITE, HELIUM, GLM, GLM4, ARCEE, NEMOTRON, STARCODER2, GEMMA, GEMMA2, GEMMA3,
     STABLELM, COHERE, PHI, GPTJ, FALCON, GPT_NEO, OPT, BIOGPT, BLOOM,
     GPT_BIGCODE, MPT,
 )  # fmt: skip

@@ -6,7 +6,7 @@ for the same model; the folder appears whole or not at all.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -58,7 +58,16 @@ def find_family(config: ModelConfig, wanted: str = "") -> Fit:
             f"a model without attention (mixer = {config.layout.mixer}) cannot be exported: no class has it"
         )
     special = config.layout.special + ["d_embed"] * bool(config.sizes.d_embed)
-    order = sorted(FAMILIES.values(), key=lambda family: family.name != wanted)
+    fit = first_fit(config, sorted(FAMILIES.values(), key=lambda family: family.name != wanted), wanted)
+    if special and fit.family is None:
+        raise ConfigError(
+            f"this model cannot be exported: {fit.why_not}, and the file of qkv's own has no {', '.join(special)}"
+        )
+    return fit
+
+
+def first_fit(config: ModelConfig, order: Sequence[Family], wanted: str = "") -> Fit:
+    """The first of these families that a model is of; a family without a head only where it is `wanted`."""
     nearest: tuple[int, str] | None = None
     for family in order:
         if family.kind != config.kind or (family.absent and family.name != wanted):
@@ -74,10 +83,6 @@ def find_family(config: ModelConfig, wanted: str = "") -> Fit:
         if nearest is None or distance < nearest[0]:
             nearest = distance, f"the nearest known layout, {family.title}, {lacks}"
     why_not = nearest[1] if nearest else f"no known layout is a {config.kind}"
-    if special:
-        raise ConfigError(
-            f"this model cannot be exported: {why_not}, and the file of qkv's own has no {', '.join(special)}"
-        )
     return Fit(None, OWN_CLASSES[config.kind], why_not)
 
 

@@ -9,13 +9,14 @@ are copied as they are; only weights in Meta's original Llama format pair neighb
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from qkv.interop.decoders import DECODERS
+from qkv.interop.decoders import BIASED, DECODERS, GATED, SILU, decoder, sizes, tensors
 from qkv.interop.encoders import ENCODERS, POOLER
 from qkv.interop.family import ACTS, PLAIN, TABLE, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
-from qkv.interop.layers import Windows
-from qkv.interop.name_map import BESIDE, ONE, TRANSPOSED, After, Interleaved, PatchForm, Row
-from qkv.interop.settings import YES_NO, Always, Dropout, ImageSize, Labels, Piece, Rope, Setting
-from qkv.jsontypes import JsonMapping
+from qkv.interop.layers import Joint, Windows
+from qkv.interop.name_map import BESIDE, ONE, TRANSPOSED, After, PatchForm, Row
+from qkv.interop.settings import YES_NO, Always, Dropout, ImageSize, Labels, Piece, Reading, Rope, Setting
+from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.models import layout as layouts
 from qkv.models.layout import ModelConfig
 
 # GPT-2
@@ -77,65 +78,28 @@ GPT2 = Family(
 
 # Llama, Mistral, Qwen2, Qwen3
 
-
-def _gated_rows(config: ModelConfig) -> list[Row]:
-    block = "model.layers.{L}."
-    return [
-        row("model.embed_tokens.weight", "W_E"),
-        *norm(f"{block}input_layernorm", "L{L}.norm1"),
-        *attention(f"{block}self_attn.", "q_proj k_proj v_proj o_proj"),
-        row(f"{block}self_attn.q_norm.weight", "L{L}.qnorm.gain"),
-        row(f"{block}self_attn.k_norm.weight", "L{L}.knorm.gain"),
-        *norm(f"{block}post_attention_layernorm", "L{L}.norm2"),
-        *linear(f"{block}mlp.gate_proj", "L{L}.W_gate"),
-        *linear(f"{block}mlp.up_proj", "L{L}.W_in"),
-        *linear(f"{block}mlp.down_proj", "L{L}.W_out"),
-        *norm("model.norm", "norm_f"),
-        TABLE,
-    ]
+_GATED = {part: GATED[part] for part in ("W_E", "norm1", "QKVO")} | {
+    "qnorm": "self_attn.q_norm",
+    "knorm": "self_attn.k_norm",
+}
 
 
 def _gated(name: str, title: str, *pieces: Piece, even_heads: bool = False, **layout: bool | str) -> Family:
     """A family of the layout of Llama: RMSNorm before each sublayer, rotary positions, SwiGLU."""
-    return Family(
-        name=name,
-        title=title,
-        kind="CausalLM",
-        preset="llama",
-        architecture=f"{title.replace('.', '')}ForCausalLM",
-        also=(f"{title}Model",),
-        auto="AutoModelForCausalLM",
-        base="model.",
-        pieces=(
-            Setting("vocab_size", "sizes.d_vocab", 32000),
-            Setting("hidden_size", "sizes.d_model", 4096),
-            Setting("intermediate_size", "sizes.d_mlp", 11008),
-            Setting("num_hidden_layers", "sizes.n_layers", 32),
-            Setting("num_attention_heads", "sizes.n_heads", 32),
-            Setting("num_key_value_heads", "sizes.n_kv_heads", None),
-            Setting("max_position_embeddings", "sizes.n_ctx", 2048),
-            Setting("rms_norm_eps", "layout.norm_eps", 1e-6),
-            Always("hidden_act", "silu", also=("swish",)),
-            TIED,
-            Dropout((), ("attention_dropout",)),
-            *pieces,
-            Rope(),
-            *PLAIN,
-        ),
-        layout={"positions": "rotary", "norm": "rms", "mlp": "swiglu", "start": "normal"} | layout,
-        rows=_gated_rows,
-        buffers=("*.rotary_emb.inv_freq",),
+    family = decoder(
+        name, title, f"{title}ForCausalLM", tensors({**_GATED, **GATED}), *sizes(32000, 4096, 32, 32, 2048, mlp=11008),
+        Setting("rms_norm_eps", "layout.norm_eps", 1e-6), SILU, TIED, *pieces, Rope(),
         even_heads=even_heads,
-    )
+    )  # fmt: skip
+    return replace(family, layout={**family.layout, **layout})
 
 
 _HEAD_DIM = Setting("head_dim", "sizes.d_head", None)
-_ATTENTION_BIAS = Setting("attention_bias", "layout.attention_bias", False, ((False, "same"), (True, "all")))
 LLAMA = _gated(
     "llama",
     "Llama",
     _HEAD_DIM,
-    _ATTENTION_BIAS,
+    BIASED,
     Always("mlp_bias", False),
     *idle(is_llama_config=True, rope_interleaved=False, activation="swiglu"),
     even_heads=True,
@@ -159,7 +123,7 @@ QWEN3 = _gated(
     "qwen3",
     "Qwen3",
     Setting("head_dim", "sizes.d_head", 128),
-    _ATTENTION_BIAS,
+    BIASED,
     _QWEN_WINDOWS,
     qk_norm=True,
 )
@@ -167,54 +131,26 @@ QWEN3 = _gated(
 
 # GPT-NeoX
 
-
-def _neox_rows(config: ModelConfig) -> list[Row]:
-    block, joined = "gpt_neox.layers.{L}.", Interleaved(config.sizes.n_heads)
-    return [
-        row("gpt_neox.embed_in.weight", "W_E"),
-        *norm(f"{block}input_layernorm", "L{L}.norm1"),
-        row(f"{block}attention.query_key_value.weight", "L{L}.W_Q", "L{L}.W_K", "L{L}.W_V", form=joined),
-        row(f"{block}attention.query_key_value.bias", "L{L}.b_Q", "L{L}.b_K", "L{L}.b_V", form=joined),
-        *linear(f"{block}attention.dense", "L{L}.W_O", "L{L}.b_O"),
-        *norm(f"{block}post_attention_layernorm", "L{L}.norm2"),
-        *mlp(f"{block}mlp.", "dense_h_to_4h dense_4h_to_h"),
-        *norm("gpt_neox.final_layer_norm", "norm_f"),
-        row("embed_out.weight", "W_U", form=TRANSPOSED),
-        replace(row("lm_head.weight", "W_U", form=TRANSPOSED), alias=True),  # its name in a live model since version 5
-    ]
-
-
-NEOX = Family(
-    name="gpt_neox",
-    title="GPT-NeoX",
-    kind="CausalLM",
-    preset="gpt2",
-    architecture="GPTNeoXForCausalLM",
-    also=("GPTNeoXModel",),
-    auto="AutoModelForCausalLM",
-    base="gpt_neox.",
-    pieces=(
-        Setting("vocab_size", "sizes.d_vocab", 50432),
-        Setting("hidden_size", "sizes.d_model", 6144),
-        Setting("intermediate_size", "sizes.d_mlp", 24576),
-        Setting("num_hidden_layers", "sizes.n_layers", 44),
-        Setting("num_attention_heads", "sizes.n_heads", 64),
-        Setting("max_position_embeddings", "sizes.n_ctx", 2048),
-        Setting("layer_norm_eps", "layout.norm_eps", 1e-5),
-        Setting("hidden_act", "layout.mlp", "gelu", ACTS),
-        Setting("use_parallel_residual", "layout.parallel", True, YES_NO),
-        Setting("attention_bias", "layout.attention_bias", True, ((True, "same"), (False, "none"))),
-        TIED,
-        Dropout(("hidden_dropout",), ("attention_dropout",)),
-        Rope("rotary_emb_base", "rotary_pct", share=0.25, shares=True, again=("rope_theta", "partial_rotary_factor")),
-        *idle(attention_probs_dropout_prob=0, hidden_dropout_prob=0),
-        *PLAIN,
-    ),
-    layout={"positions": "rotary", "norm": "layer", "bias": True, "start": "gpt2"},
-    rows=_neox_rows,
-    buffers=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
-    even_heads=True,
-)
+_NEOX_ROWS = tensors(
+    {
+        "W_E": "gpt_neox.embed_in", "norm1": "input_layernorm",
+        "QKV O": "attention.query_key_value attention.dense", "norm2": "post_attention_layernorm",
+        "mlp": "mlp.dense_h_to_4h mlp.dense_4h_to_h", "norm_f": "gpt_neox.final_layer_norm", "W_U": "embed_out",
+    }, "gpt_neox.layers.{L}.", interleaved=True,
+)  # fmt: skip
+NEOX = decoder(
+    "gpt_neox", "GPT-NeoX", "GPTNeoXForCausalLM",
+    # since version 5 of transformers a live model calls its output matrix lm_head
+    lambda config: [*_NEOX_ROWS(config), replace(row("lm_head.weight", "W_U", form=TRANSPOSED), alias=True)],
+    *sizes(50432, 6144, 44, 64, 2048, mlp=24576, kv=False), Setting("layer_norm_eps", "layout.norm_eps", 1e-5),
+    Setting("hidden_act", "layout.mlp", "gelu", ACTS),
+    Setting("use_parallel_residual", "layout.parallel", True, YES_NO),
+    Setting("attention_bias", "layout.attention_bias", True, ((True, "same"), (False, "none"))), TIED,
+    Dropout(("hidden_dropout",)),
+    Rope("rotary_emb_base", "rotary_pct", share=0.25, shares=True, again=("rope_theta", "partial_rotary_factor")),
+    *idle(attention_probs_dropout_prob=0, hidden_dropout_prob=0),
+    base="gpt_neox.", norm="layer", bias=True, start="gpt2",
+)  # fmt: skip
 
 
 # ViT
@@ -376,9 +312,77 @@ MBART = _seq2seq(
 )
 
 
+# T5
+
+
+def _t5_rows(config: ModelConfig) -> list[Row]:
+    rows = [row("shared.weight", "enc.W_E"), row("decoder.embed_tokens.weight", "dec.W_E"), TABLE]
+    rows += [replace(row("encoder.embed_tokens.weight", "enc.W_E"), alias=True)]
+    for side, last in (("encoder", 1), ("decoder", 2)):
+        here, layer = side[:3], f"{side}.block.{{L}}.layer."
+        place, ff = f"{here}.L{{L}}.", f"{layer}{last}.DenseReluDense."
+        rows += [row(f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight", f"{here}.W_rel")]
+        rows += attention(f"{layer}0.SelfAttention.", "q k v o", place) + norm(f"{layer}0.layer_norm", f"{place}norm1")
+        if side == "decoder":
+            rows += attention(f"{layer}1.EncDecAttention.", "q k v o", f"{place}cross.")
+            rows += norm(f"{layer}1.layer_norm", f"{place}norm_cross")
+        into = "wi_1" if config.layout.mlp in layouts.GATED else "wi"
+        rows += linear(f"{ff}wi_0", f"{place}W_gate") + mlp(ff, f"{into} wo", place)
+        rows += norm(f"{layer}{last}.layer_norm", f"{place}norm2")
+        rows += norm(f"{side}.final_layer_norm", f"{here}.norm_f")
+    return rows
+
+
+def _read_t5_head(reading: Reading) -> None:
+    """A tied table, whose logits are scaled, or one of its own, as from T5 v1.1 on; transformers 5 calls both tied."""
+    tied = reading.given.get("scale_decoder_outputs")
+    tied = reading.given.get("tie_word_embeddings", True) if tied is None else tied
+    if not isinstance(tied, bool):
+        raise reading.refuse("tie_word_embeddings", "expected true or false")
+    factor = float(reading.values["sizes.d_model"] ** -0.5) if tied else 1.0
+    reading.values |= {"layout.tied": tied, "layout.shared_embedding": not tied, "layout.logit_factor": factor}
+
+
+def _write_t5_head(config: ModelConfig, out: JsonObject) -> None:
+    out |= {"tie_word_embeddings": config.layout.tied, "scale_decoder_outputs": config.layout.tied}
+
+
+_T5_MLPS = (("relu", "relu"), ("gated-gelu", "geglu_tanh"), ("gated-silu", "swiglu"), ("gelu", "gelu"))
+T5 = Family(
+    name="t5",
+    title="T5",
+    kind="EncoderDecoderLM",
+    preset="vaswani",
+    architecture="T5ForConditionalGeneration",
+    auto="AutoModelForSeq2SeqLM",
+    base="",
+    pieces=(
+        Setting("vocab_size", "sizes.d_vocab", 32128),
+        Setting("n_positions", "sizes.n_ctx", 512),
+        Setting("d_model", "sizes.d_model", 512),
+        Setting("d_kv", "sizes.d_head", 64),
+        Setting("d_ff", "sizes.d_mlp", 2048),
+        Setting("num_layers", "sizes.n_layers", 6, again=("num_decoder_layers",)),
+        Setting("num_heads", "sizes.n_heads", 8),
+        Setting("relative_attention_num_buckets", "layout.relative_buckets", 32),
+        Setting("relative_attention_max_distance", "layout.relative_reach", 128),
+        Setting("layer_norm_epsilon", "layout.norm_eps", 1e-6),
+        Setting("feed_forward_proj", "layout.mlp", "relu", _T5_MLPS),
+        Joint(("tie_word_embeddings", "scale_decoder_outputs"), _read_t5_head, _write_t5_head),
+        Joint(("dense_act_fn", "is_gated_act"), lambda reading: None, lambda config, out: None),  # follow from its MLP
+        Dropout(("dropout_rate",), (), 0.1),
+        Always("is_encoder_decoder", True),
+        *(piece for piece in PLAIN if piece.key != "is_encoder_decoder"),
+    ),
+    layout={"positions": "relative", "norm": "rms", "scale": False, "start": "xavier"},
+    rows=_t5_rows,
+    left_out={"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "a bias that is never read"},
+)
+
+
 FAMILIES: Mapping[str, Family] = {
     family.name: family
-    for family in (GPT2, LLAMA, QWEN3, QWEN2, MISTRAL, NEOX, *ENCODERS, VIT, MARIAN, BART, MBART, *DECODERS)
+    for family in (GPT2, LLAMA, QWEN3, QWEN2, MISTRAL, NEOX, *ENCODERS, VIT, MARIAN, BART, MBART, T5, *DECODERS)
 }
 """Name -> family; for export the first that fits is taken."""
 
@@ -399,10 +403,13 @@ _SPARSE = "sparse, hashed or approximated attention"
 BY_KEY: Mapping[str, str] = {
     "kv_lora_rank": "keys and values from a latent vector (multi-head latent attention)",
     **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "ffn_config"), _EXPERTS),
-    **dict.fromkeys(("vision_config", "audio_config", "num_mel_bins", "conv_dim", "image_size"), _MEDIA),
+    **dict.fromkeys(
+        "vision_config audio_config text_config backbone_config num_mel_bins conv_dim image_size num_channels"
+        " patch_size sampling_rate codebook_size num_codebooks image_token_id audio_token_id prediction_length".split(),
+        _MEDIA,
+    ),
     **dict.fromkeys(("state_size", "ssm_state_size", "mamba_d_state", "mamba_expand", "linear_num_key_heads"), _STATES),
-    "relative_attention_num_buckets": "score biases learned by buckets of distance",
-    "num_buckets": "hashed attention",
+    "relative_attention_num_buckets": "score biases by distance in another form than T5's",
     "attention_window": _SPARSE,
 }
 """A key of config.json -> the ingredient that it speaks of."""
@@ -413,6 +420,8 @@ BY_TYPE: Mapping[str, str] = {
         _APART: "deberta deberta-v2 xlnet transfo-xl funnel",
         _SPARSE: "big_bird bigbird_pegasus nystromformer yoso fnet lsg mra",
         "q, k and v in one tensor, in an order of its own": "codegen",
+        "hashed attention": "reformer",
+        "several predictions at each position": "prophetnet",
     }.items()
     for model_type in types.split()
 }
@@ -425,5 +434,7 @@ def why_not_read(given: JsonMapping) -> str:
     if not model_type:
         return f"config.json names no model_type, so it is no model of transformers; {page}"
     ingredient = BY_TYPE.get(str(model_type)) or next((BY_KEY[key] for key in BY_KEY if given.get(key)), None)
+    inner = next((key for key, said in given.items() if isinstance(said, dict) and said.get("model_type")), None)
+    ingredient = ingredient or inner and f"several models in one ({inner})"
     why = f"it needs {ingredient}, which qkv does not have" if ingredient else "qkv has no table of its tensors' names"
     return f"{str(model_type)[:80]} is not read: {why}; {page}"

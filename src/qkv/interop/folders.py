@@ -92,15 +92,15 @@ class Weights:
     Raises SourceError where there are none, a file is damaged, or an index does not agree with its files.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, single: str = SINGLE) -> None:
         self.folder = folder
         self.tensors: dict[str, _Stored] = {}
         """Name -> file, shape and type."""
         self._in_file: dict[str, str] = {}
         expected: dict[str, str] = {}
-        if (folder / SINGLE).exists():
-            files = [SINGLE]
-        elif (folder / INDEX).exists():
+        if (folder / single).exists():
+            files = [single]
+        elif single == SINGLE and (folder / INDEX).exists():
             expected = self._index()
             files = sorted(set(expected.values()))
         else:
@@ -175,18 +175,19 @@ def no_model(path: Path) -> str:
     if (path / "config.toml").is_file():
         return f"{path} is a run of qkv already: open it as it is, for example with qkv show {typed(path)}"
     if any((path / name).is_file() for name in ADAPTER):
-        return _adapter(path)
+        return no_base(path)
     inside = sorted(found.parent for found in (*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")))
     hint = f"; {_instead(inside[-1])}" if inside else ""
     return f"{path} is not a model: it has no config.json{hint}"
 
 
-def _adapter(folder: Path) -> str:
-    """What is said of a folder that holds an adapter alone."""
-    name = ADAPTER[0]
+def no_base(folder: Path) -> str:
+    """What is said of a folder that holds an adapter alone, whose model is not here."""
+    name, readable = ADAPTER[0], all((folder / name).is_file() for name in ADAPTER[:2])
     base = read_json(folder, name).get("base_model_name_or_path") if (folder / name).is_file() else None
     to = f" to {base}" if isinstance(base, str) and base else " to another model"
-    return f"{folder} is an adapter (such as LoRA){to}, and not a model; {MERGE}"
+    do = f"give that model's folder too: qkv import {typed(folder)} --base FOLDER --out RUN" if readable else MERGE
+    return f"{folder} is an adapter (such as LoRA){to}, and not a model; {do}"
 
 
 def _kind_of(path: Path) -> str:
@@ -223,7 +224,7 @@ def _no_weights(folder: Path) -> str:
     """Why a folder without model.safetensors cannot be read, and what would help."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     if set(ADAPTER) & set(names):
-        return _adapter(folder)
+        return no_base(folder)
     pickled = [name for name in names if name.endswith(_PICKLED) and name != "training_args.bin"]
     if pickled:
         return (

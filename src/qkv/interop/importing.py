@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError, SourceError, nearest
+from qkv.interop.adapters import Adapter, read_adapter
 from qkv.interop.chat import read_chat
 from qkv.interop.families import families_of, why_not_read
 from qkv.interop.family import Family
 from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json
 from qkv.interop.hub import fetch
-from qkv.interop.name_map import Row
+from qkv.interop.name_map import BESIDE, SAME, Row
 from qkv.interop.own import own_family, read_own
 from qkv.interop.settings import Reading, is_number, read_config
 from qkv.interop.tokenizer_files import read_marks, read_tokenizer
@@ -54,18 +55,22 @@ class Imported:
     """Its chat template and the tokens that it names (`chat.read_chat`); empty where it has none."""
 
 
-def read_checkpoint(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Imported:
+def read_checkpoint(path: str | Path, *, base: str = "", dtype: torch.dtype = torch.float32) -> Imported:
     """The model in a Hugging Face folder, or of the hub (`hf:ORG/NAME`).
+
+    A folder with a LoRA adapter is merged into its model: the folder that it names, or `base`, where that is given.
 
     Raises SourceError for the first thing that cannot be read as it stands.
     """
     folder = fetch(str(path)[3:]) if str(path).startswith("hf:") else Path(path)
-    family, config, notes = read_model_config(folder)
-    weights = Weights(folder)
-    state = _read_state(family, config, weights, dtype, notes)
-    tokenizer = read_tokenizer(folder, family, config, notes)
-    marks = {} if config.kind == "ImageClassifier" else read_marks(folder, config)
-    chat = {} if tokenizer is None else read_chat(folder)
+    adapter = read_adapter(folder, base)
+    home = folder if adapter is None else adapter.base
+    family, config, notes = read_model_config(home)
+    weights = Weights(home)
+    state = _read_state(family, config, weights, dtype, notes, adapter)
+    tokenizer = read_tokenizer(home, family, config, notes)
+    marks = {} if config.kind == "ImageClassifier" else read_marks(home, config)
+    chat = {} if tokenizer is None else read_chat(home)
     return Imported(
         folder=folder, family=family, config=config, state=state, tokenizer=tokenizer, notes=notes, marks=marks,
         chat=chat,
@@ -177,7 +182,7 @@ def rows_of_model(family: Family, config: ModelConfig) -> list[Placed]:
 
 
 def _read_state(
-    family: Family, config: ModelConfig, weights: Weights, dtype: torch.dtype, notes: list[str]
+    family: Family, config: ModelConfig, weights: Weights, dtype: torch.dtype, notes: list[str], adapter: Adapter | None
 ) -> dict[str, Tensor]:
     """Every matrix by address. Raises SourceError naming tensor and file."""
     if config.sizes.n_layers > len(weights.tensors):  # before anything of that size is laid out
@@ -189,6 +194,10 @@ def _read_state(
     _take_off_wrappers(family, rows, weights, notes)
     _settle_names(family, rows, weights)
     _refuse_others(family, rows, config, weights, notes)
+    if adapter is not None:
+        tied = {address for item in rows if item.tied for address in item.addresses}
+        adapter.fit({item.row.stored: item.addresses for item in rows}, tied, family.base)
+        notes.append(adapter.note)
     state: dict[str, Tensor] = {}
     given_by: dict[str, str] = {}
     for item in rows:
@@ -201,6 +210,8 @@ def _read_state(
                 f" ({', '.join(item.addresses)})"
             )
         stored = weights.read(item.row.stored, dtype)
+        if adapter is not None:
+            stored = adapter.changed(item.addresses, stored, inputs_first=item.row.form in (SAME, BESIDE))
         if not stored.isfinite().all():
             raise SourceError(
                 f"{weights.told(item.row.stored)} holds NaN or infinity: it was saved"
@@ -329,14 +340,17 @@ def _no_tensor(family: Family, known: set[str], weights: Weights, name: str) -> 
 
 
 def neutral(config: ModelConfig) -> ModelConfig:
-    """The same without what no output depends on: dropout, the name of the start, a stride that patches have anyway."""
+    """The same without what no output depends on (dropout, the name of the start, a stride that patches have anyway),
+    and with one spelling of what has several: biases, and the factor of scores."""
     layout, plain = config.layout, "all" if config.layout.bias else "none"
     biases = {"attention_bias": layout.biased}
     biases["norm_bias"] = "all" if layout.norm == "layer" and layout.has_bias("norm") else "none"
     biases["mlp_bias"] = "all" if layout.has_bias("mlp") else "none"
     biases["norm_bias"] = plain if layout.norm != "layer" else biases["norm_bias"]
     said = {name: "same" if bias == plain else bias for name, bias in biases.items()}
-    layout = dataclasses.replace(layout, dropout=0.0, start="normal", **said)  # type: ignore[arg-type]
+    factor = layout.score_factor or (config.resolved().sizes.d_head ** -0.5 if layout.scale else 1.0)
+    alike = {"dropout": 0.0, "start": "normal", "scale": True, "score_factor": factor}
+    layout = dataclasses.replace(layout, **alike, **said)  # type: ignore[arg-type]
     patches = config.patches
     if patches is not None and patches.stride == patches.patch:
         patches = dataclasses.replace(patches, stride=0)

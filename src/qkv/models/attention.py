@@ -43,13 +43,15 @@ def attend_explicit(
     scale: float,
     *,
     cap: float = 0.0,
+    sinks: Float[Tensor, "n_heads"] | None = None,
     name: str = "",
     hook: Hook | None = None,
 ) -> tuple[Mixed, Pattern, Pattern]:
     """`attend` by its formula: (z, scores, pattern).
 
     Scores are scaled, then cap * tanh(score / cap) where there is a `cap`, and -inf where a key is hidden, so pattern =
-    softmax(scores) and its rows sum to 1. `hook` may replace scores and pattern on the way.
+    softmax(scores) and its rows sum to 1; with `sinks`, each head's score of one more key, that key's share is left out
+    of them. `hook` may replace scores and pattern on the way.
     """
     group = q.shape[1] // k.shape[1]
     if group > 1:  # each key/value head once for every query head that reads it: [batch, n_heads, key_pos, d_head]
@@ -65,7 +67,11 @@ def attend_explicit(
     if to.bias is not None:
         scores = scores + to.bias
     scores = hook(f"{name}.scores", scores) if hook else scores
-    pattern = scores.softmax(dim=-1)
+    if sinks is None:
+        pattern = scores.softmax(dim=-1)
+    else:
+        nowhere = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        pattern = torch.cat((scores, nowhere), dim=-1).softmax(dim=-1)[..., :-1]
     pattern = hook(f"{name}.pattern", pattern) if hook else pattern
     return pattern.to(v.dtype) @ v, scores, pattern
 
@@ -120,11 +126,11 @@ class MultiHeadAttention(nn.Module):
 
     W_Q [d_model, n_heads * d_head], W_K and W_V [d_model, n_kv_heads * d_head], W_O [n_heads * d_head, d_model], with
     b_Q, b_K, b_V, b_O where `bias` ("qkv": without b_O; "out": b_O alone); `qnorm.gain`, `knorm.gain` [d_head] where
-    `qk_norm`, with `qk_norm_whole` [n_heads * d_head] and [n_kv_heads * d_head]. `score_factor` and `score_cap` count
-    where they are not 0; `by_formula` leaves fast paths aside. `rope_base` turns q and k by rotary positions (0: none),
-    `rope_share` of each head's coordinates, slowed by `rope_scaling`. Query head h reads key/value head
-    h // (n_heads / n_kv_heads). A `seed` of None leaves the parameters unwritten, for a larger module to start them by
-    their full address.
+    `qk_norm`, with `qk_norm_whole` [n_heads * d_head] and [n_kv_heads * d_head]; b_sink [n_heads] where `sinks`.
+    `score_factor` and `score_cap` count where they are not 0; `by_formula` leaves fast paths aside. `rope_base` turns q
+    and k by rotary positions (0: none), `rope_share` of each head's coordinates, slowed by `rope_scaling`. Query head h
+    reads key/value head h // (n_heads / n_kv_heads). A `seed` of None leaves the parameters unwritten, for a larger
+    module to start them by their full address.
 
     Raises ConfigError for sizes or settings that do not fit.
     """
@@ -146,6 +152,7 @@ class MultiHeadAttention(nn.Module):
         scale: bool = True,
         score_factor: float = 0.0,
         score_cap: float = 0.0,
+        sinks: bool = False,
         by_formula: bool = False,
         norm_eps: float = 1e-6,
         start: str = "xavier",
@@ -162,7 +169,7 @@ class MultiHeadAttention(nn.Module):
         self.causal, self.n_heads, self.n_kv_heads, self.d_head = causal, n_heads, sizes.n_kv_heads, sizes.d_head
         self.scale = score_factor or (1 / math.sqrt(self.d_head) if scale else 1.0)
         self.cap, self.whole_norm = score_cap, qk_norm_whole
-        self.by_formula = bool(by_formula or score_cap or qk_norm_whole)
+        self.by_formula = bool(by_formula or score_cap or sinks or qk_norm_whole)
         inner, inner_kv = n_heads * self.d_head, self.n_kv_heads * self.d_head
         self.W_Q = nn.Parameter(torch.empty(d_model, inner))
         self.W_K = nn.Parameter(torch.empty(d_model, inner_kv))
@@ -172,6 +179,7 @@ class MultiHeadAttention(nn.Module):
         self.b_K = nn.Parameter(torch.empty(inner_kv)) if biased else None
         self.b_V = nn.Parameter(torch.empty(inner_kv)) if biased else None
         self.b_O = nn.Parameter(torch.empty(d_model)) if given in ("out", "all") else None
+        self.b_sink = nn.Parameter(torch.empty(n_heads)) if sinks else None
         self.qnorm = RMSNorm(inner if qk_norm_whole else self.d_head, norm_eps) if qk_norm else None
         self.knorm = RMSNorm(inner_kv if qk_norm_whole else self.d_head, norm_eps) if qk_norm else None
         self.rotary = Rotary(self.d_head, rope_base, rope_share, rope_scaling) if rope_base else None
@@ -277,7 +285,8 @@ class MultiHeadAttention(nn.Module):
             z = attend(q, k, v, to, self.scale)
         else:
             q, k, v = see("q", q), see("k", k), see("v", v)
-            z, _, _ = attend_explicit(q, k, v, to, self.scale, cap=self.cap, name=name, hook=hook)
+            how = {"cap": self.cap, "sinks": self.b_sink, "name": name, "hook": hook}
+            z, _, _ = attend_explicit(q, k, v, to, self.scale, **how)
             z = see("z", z)
         beside = z.transpose(1, 2).flatten(2)  # heads merged: [batch, pos, heads * d_head]
         out = F.linear(beside, self.W_O.t(), self.b_O)  # [batch, pos, d_model]

@@ -12,7 +12,7 @@ from qkv.kernels.blocks import Drop, joined
 from qkv.kernels.cache import Cache
 from qkv.models.activations import Hook
 from qkv.models.attention import MultiHeadAttention
-from qkv.models.layout import GATED, Layout, Sizes
+from qkv.models.layout import GATED, ON_SCORES, Layout, Sizes
 from qkv.models.lstm import MIXERS
 from qkv.models.masks import Visible
 from qkv.models.norms import ACTIVATIONS, apply_norm, make_norm
@@ -175,7 +175,8 @@ def _attention(sizes: Sizes, layout: Layout, layer: int | None) -> MultiHeadAtte
         scale=layout.scale,
         score_factor=layout.score_factor,
         score_cap=layout.score_cap,
-        by_formula=layout.positions == "alibi",
+        sinks=layout.sinks,
+        by_formula=layout.positions in ON_SCORES,
         norm_eps=layout.norm_eps,
         seed=None,
     )

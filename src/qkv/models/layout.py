@@ -14,12 +14,14 @@ from typing import Literal, get_args, get_origin, get_type_hints
 from qkv.errors import ConfigError, UserError, unknown
 from qkv.models.start import START
 
-Positions = Literal["none", "sinusoidal", "sinusoidal_halves", "learned", "rotary", "alibi"]
+Positions = Literal["none", "sinusoidal", "sinusoidal_halves", "learned", "rotary", "alibi", "relative"]
 NormKind = Literal["none", "layer", "rms"]
 MLPKind = Literal["none", "gelu", "gelu_tanh", "relu", "relu2", "silu", "swiglu", "geglu", "geglu_tanh"]
 
 ADDED: tuple[str, ...] = ("sinusoidal", "sinusoidal_halves", "learned")
 """Positions that are rows, added to the embedding."""
+ON_SCORES: tuple[str, ...] = ("alibi", "relative")
+"""Positions that are added to scores, by the distance of query and key."""
 GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 """MLP with a gate -> the elementwise function of its gate."""
 
@@ -125,10 +127,12 @@ class Layout:
     mixer: Literal["attention", "lstm", "mean"] = "attention"
     """How positions read one another: attention, a recurrence (LSTM), or the mean of all that may be seen."""
     positions: Positions = "rotary"
-    """How order enters: none, sinusoidal or learned rows added to the embedding, rotary turns of q and k, or alibi.
+    """How order enters: none, sinusoidal or learned rows added to the embedding, rotary turns of q and k, alibi or
+    relative.
 
     sinusoidal has sines and cosines in turn; sinusoidal_halves the same with all sines first and all cosines behind.
-    alibi lowers each score by the distance times a slope of the head (Press et al. 2021, arXiv 2108.12409).
+    alibi lowers each score by the distance times a slope of the head (Press et al. 2021, arXiv 2108.12409). relative
+    adds a learned number of W_rel to it, for the head and the bucket of the distance (Raffel et al. 2019, 1910.10683).
     """
     norm: NormKind = "rms"
     """The norm of blocks: none, LayerNorm or RMSNorm."""
@@ -164,6 +168,8 @@ class Layout:
     """A bias on the logits where `bias` makes none: of a causal model, an encoder-decoder, or one without biases."""
     tied: bool = True
     """W_U is the transpose of W_E instead of a matrix of its own."""
+    shared_embedding: bool = False
+    """In an encoder-decoder that is not tied, both sides read one W_E; in a tied one they do so anyway."""
     skip: bool = True
     """Residual connections around attention and MLP."""
     dropout: float = 0.0
@@ -174,6 +180,9 @@ class Layout:
     """What scores are multiplied by instead; 0 leaves it to `scale`."""
     score_cap: float = 0.0
     """Scores s become cap * tanh(s / cap), so none exceeds the cap (Gemma 2, arXiv 2408.00118); 0 means no cap."""
+    sinks: bool = False
+    """Each head also attends to a key that is nowhere, with the learned score b_sink and a value of 0, so that the rows
+    of its pattern sum to less than 1 (gpt-oss, arXiv 2508.10925)."""
     logit_cap: float = 0.0
     """The same of the logits of a language model."""
     logit_factor: float = 1.0
@@ -202,6 +211,11 @@ class Layout:
     """Share of each head's coordinates that rotary positions turn, the first ones; the others are left as they are."""
     rope_scaling: RopeScaling = field(default_factory=RopeScaling)
     """How rotary angles are slowed down for longer texts."""
+    relative_buckets: int = 32
+    """Rows of W_rel with positions = relative: half are for single distances, the others for wider and wider ranges;
+    without causality half of each kind is for keys behind the query."""
+    relative_reach: int = 128
+    """The distance from which on all are in the last of these ranges."""
     parallel: bool = False
     """Attention and MLP of a block both read its input, side by side (norm before each sublayer only)."""
     shared_norm: bool = False
@@ -267,14 +281,14 @@ class Layout:
     @property
     def plain_scores(self) -> bool:
         """Whether a pattern follows from q, k, the scale and causality, padding and documents alone."""
-        return not self.window and not self.score_cap and self.positions != "alibi"
+        return not (self.window or self.score_cap or self.sinks or self.positions in ON_SCORES)
 
     @property
     def special(self) -> list[str]:
         """Settings of parts that code with formulas of its own (compiled decoding, the exported file) does not have."""
         usual = Layout()
         found = [name for name in _SPECIAL if getattr(self, name) != getattr(usual, name)]
-        found += ["positions"] if self.positions == "alibi" else []
+        found += ["positions"] if self.positions in ON_SCORES else []
         found += ["mlp"] if self.mlp in ("geglu", "geglu_tanh") else []
         found += ["norm_place"] if self.norm_place in ("out", "both") else []
         found += ["attention_bias"] if self.attention_bias == "out" else []
@@ -282,8 +296,8 @@ class Layout:
 
 
 _SPECIAL = (
-    "norm_bias norm_gain first_norm mlp_bias qk_norm_whole score_factor score_cap logit_cap logit_factor"
-    " embedding_factor residual_factor window rope_layers shared_layers shared_norm"
+    "norm_bias norm_gain first_norm mlp_bias qk_norm_whole score_factor score_cap sinks logit_cap logit_factor"
+    " embedding_factor residual_factor window rope_layers shared_layers shared_norm shared_embedding"
 ).split()
 
 
@@ -402,14 +416,19 @@ def _check_kind(kind: str, sizes: Sizes, layout: Layout) -> None:
     if layout.head_bias and (has_its_own or not (language or kind == "EncoderDecoderLM")):
         raise ConfigError(f"head_bias has no effect on a {kind}{' with biases' * has_its_own}; set it to false")
     for name, without in (("head_transform", "false"), ("logit_cap", "0"), ("logit_factor", "1")):
-        if getattr(layout, name) != getattr(Layout(), name) and not language:
+        has = language or kind == "EncoderDecoderLM" and name == "logit_factor"
+        if getattr(layout, name) != getattr(Layout(), name) and not has:
             raise ConfigError(f"{name} has no effect on a {kind}; set it to {without}")
+    if layout.shared_embedding and (kind != "EncoderDecoderLM" or layout.tied):
+        raise ConfigError("shared_embedding has an effect on encoder-decoders that are not tied only; set it to false")
     if layout.pool == "class" and kind != "ImageClassifier" or layout.pool == "first" and kind != "Classifier":
         raise ConfigError(f"pool = {layout.pool} has no effect on a {kind}; set it to mean")
     if sizes.d_embed and not (language and layout.head_transform or kind == "Classifier"):
         raise ConfigError(f"d_embed needs a language model with head_transform, or a Classifier; this is a {kind}")
-    if kind == "ImageClassifier" and (layout.window or layout.positions == "alibi" or layout.embedding_factor != 1):
-        raise ConfigError("window, embedding_factor and alibi positions are for texts; leave them out for images")
+    if kind == "ImageClassifier" and (layout.window or layout.positions in ON_SCORES or layout.embedding_factor != 1):
+        raise ConfigError(
+            "window, embedding_factor, alibi and relative positions are for texts; leave them out for images"
+        )
 
 
 def check(sizes: Sizes, layout: Layout) -> None:
@@ -425,6 +444,10 @@ def check(sizes: Sizes, layout: Layout) -> None:
         _check_rotary(sizes.d_head, layout)
     elif layout.rope_share != 1 or layout.rope_scaling.kind != "none":
         raise ConfigError(f"rope_share and rope_scaling have no effect with positions = {layout.positions}")
+    if layout.positions == "relative":
+        _check_relative(layout)
+    elif (layout.relative_buckets, layout.relative_reach) != (Layout.relative_buckets, Layout.relative_reach):
+        raise ConfigError(f"relative_buckets and relative_reach have no effect with positions = {layout.positions}")
     if layout.positions.startswith("sinusoidal") and sizes.d_model % 2:
         raise ConfigError(f"sinusoidal positions need an even d_model; it is {sizes.d_model}")
     if layout.norm == "none" and layout.norm_e:
@@ -485,7 +508,7 @@ def turned_width(d_head: int, share: float) -> int:
 def _check_mixer(sizes: Sizes, layout: Layout) -> None:
     """Refuse settings of attention in a model that has none."""
     settings = {
-        "positions": layout.positions in ("rotary", "alibi"),
+        "positions": layout.positions in ("rotary", *ON_SCORES),
         "qk_norm": layout.qk_norm,
         "attention_bias": layout.attention_bias != "same",
         "scale": not layout.scale,
@@ -493,6 +516,7 @@ def _check_mixer(sizes: Sizes, layout: Layout) -> None:
         "window": layout.window,
         "score_cap": layout.score_cap,
         "score_factor": layout.score_factor,
+        "sinks": layout.sinks,
         "n_heads": sizes.n_heads != 1,
         "d_head": sizes.d_head != sizes.d_model // sizes.n_heads,
     }
@@ -512,6 +536,16 @@ def _check_rotary(d_head: int, layout: Layout) -> None:
         raise ConfigError(
             f"rotary positions turn pairs of coordinates, but rope_share {layout.rope_share:g} of d_head {d_head} is"
             f" {width}; expected an even number"
+        )
+
+
+def _check_relative(layout: Layout) -> None:
+    if layout.relative_buckets < 4 or layout.relative_buckets % 2:
+        raise ConfigError(f"relative_buckets is {layout.relative_buckets}; expected an even number of at least 4")
+    if layout.relative_reach <= layout.relative_buckets // 2:
+        raise ConfigError(
+            f"relative_reach is {layout.relative_reach}; expected more than {layout.relative_buckets // 2}, half of"
+            " relative_buckets"
         )
 
 

@@ -255,7 +255,7 @@ class Catalogue:
         if entry.divides != "row":
             raise AddressError(f"{address}: {entry.address} has no rows of tokens or positions")
         if isinstance(token, str):
-            if self.vocabulary is None or entry.kind in ("W_pos", "W_type"):
+            if self.vocabulary is None or entry.kind in ("W_pos", "W_type", "W_rel"):
                 raise AddressError(f"{address}: here rows of {entry.address} have numbers only, as {entry.address}[0]")
             if token not in self.vocabulary:
                 told, cut = unknown("token", token[:80], self.vocabulary), self._cut(entry.address, token)

@@ -1,12 +1,13 @@
-"""How order enters a model: rows added to the embedding (sinusoidal, learned) or turns of q and k (rotary).
+"""How order enters a model: rows added to the embedding (sinusoidal, learned), turns of q and k (rotary), scores.
 
-Learned rows are a parameter and live in `embedding`; this module holds what has no parameter.
+Learned rows are a parameter and live in `embedding`.
 """
 
 import math
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from qkv.models.layout import RopeScaling, turned_width
 from qkv.shapes import Bool, Float, Float64, Int
@@ -116,6 +117,34 @@ class Alibi(_Tables):
     def _make(self, n: int) -> tuple[Tensor, ...]:
         place = torch.arange(n, dtype=torch.float64, device="cpu")
         return ((place[:, None] - place).abs(),)
+
+
+class Relative(nn.Module):
+    """What is added to scores: for each head a learned number of the bucket that the distance of query and key is in.
+
+    W_rel [n_buckets, n_heads]. A causal model has a bucket for each distance up to half of them, then ranges that widen
+    as its logarithm up to `reach`; else half of the buckets are for keys behind the query (Raffel et al. 2019, arXiv
+    1910.10683; their code rounds in float32, and so does this).
+    """
+
+    def __init__(self, n_heads: int, n_buckets: int, reach: int, *, causal: bool) -> None:
+        super().__init__()
+        self.causal, self.n_buckets, self.reach = causal, n_buckets if causal else n_buckets // 2, reach
+        self.W_rel = nn.Parameter(torch.empty(n_buckets, n_heads))
+
+    def bias(
+        self, n_query: int, n_key: int, like: Float[Tensor, "batch pos d_model"]
+    ) -> Float[Tensor, "n_heads n_query n_key"]:
+        """The rows of the last `n_query` of `n_key` positions."""
+        place = torch.arange(n_key, device=like.device)
+        behind = place - place[n_key - n_query :, None]
+        distance, exact = (-behind).clamp_min(0) if self.causal else behind.abs(), self.n_buckets // 2
+        share = torch.log(distance.float().clamp_min(1) / exact) / math.log(self.reach / exact)
+        wide = (exact + (share * (self.n_buckets - exact)).long()).clamp_max(self.n_buckets - 1)
+        bucket = torch.where(distance < exact, distance, wide)
+        if not self.causal:
+            bucket = bucket + (behind > 0) * self.n_buckets
+        return F.embedding(bucket, self.W_rel).permute(2, 0, 1).to(like.dtype)
 
 
 def _slowed_llama3(scaling: RopeScaling, d: int, base: float) -> Tensor:

@@ -87,12 +87,17 @@ _RECURRENT: dict[str, Draw] = {
 _EVERYWHERE: dict[str, Draw] = (
     _RECURRENT
     | {"gain": ONE, "W_token": _normal(0.02)}
-    | {name: ZERO for name in ("bias b_E b_project b_Q b_K b_V b_O b_in b_out b_transform b_U b_pool b_cls".split())}
+    | dict.fromkeys("bias b_E b_project b_Q b_K b_V b_O b_sink b_in b_out b_transform b_U b_pool b_cls".split(), ZERO)
 )
 
 
 def _rows(hidden: Draw, **others: Draw) -> dict[str, Draw]:
-    return _EVERYWHERE | dict.fromkeys(_HIDDEN, hidden) | {"W_type": others["W_pos"], "W_cls": others["W_U"]} | others
+    return (
+        _EVERYWHERE
+        | dict.fromkeys(_HIDDEN, hidden)
+        | {"W_type": others["W_pos"], "W_rel": others["W_pos"], "W_cls": others["W_U"]}
+        | others
+    )
 
 
 START: Mapping[str, Mapping[str, Draw]] = {
@@ -150,7 +155,7 @@ def start_values(
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
 
 
-_STRUCTURE = frozenset({"embedding", "blocks", "attention", "mixer", "mlp", "head"})
+_STRUCTURE = frozenset({"embedding", "distances", "blocks", "attention", "mixer", "mlp", "head"})
 
 
 def address_of(path: str) -> str:

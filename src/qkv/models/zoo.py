@@ -18,9 +18,9 @@ from qkv.models.activations import Hook, Stops, activation_names, recorder, repl
 from qkv.models.blocks import Block
 from qkv.models.embedding import ClassHead, Embedding, Head, PatchEmbedding, capped, pool
 from qkv.models.layout import ADDED, Layout, ModelConfig, Sizes, check, check_cross
-from qkv.models.masks import visible
+from qkv.models.masks import Visible, visible
 from qkv.models.norms import make_norm
-from qkv.models.positions import Alibi, Rotary2D, positions_within
+from qkv.models.positions import Alibi, Relative, Rotary2D, positions_within
 from qkv.models.start import fill
 from qkv.shapes import Bool, Float, Int, Num
 
@@ -54,13 +54,13 @@ class BlockStack(nn.Module):
         self.stops: Stops = {}
         """Activations that let no gradient through, while a gradient is computed."""
         self.embedding = Embedding(self.sizes, layout)
+        self.distances = _distances(sizes.n_heads, layout, causal=self.causal)
         self.blocks = nn.ModuleList(
             Block(self.sizes, layout, layer=layer, scope=scope, cross=self.cross, causal=self.causal)
             for layer in range(sizes.n_layers)
         )
         for block in self.blocks[1:] if layout.shared_layers else ():
             block.share(self.blocks[0])  # type: ignore[operator, arg-type]
-        self.alibi = Alibi(sizes.n_heads) if layout.positions == "alibi" else None
         self.norm_f = make_norm(layout, sizes.d_model) if layout.norm_place != "post" else nn.Identity()
 
     def hidden(
@@ -101,13 +101,7 @@ class BlockStack(nn.Module):
         x = self.embedding(ids, None if positions is None else positions[:, past:], past, types)
         x = hook(f"{self.scope}embed", x) if hook else x
         x = drop(f"{self.scope}embed", x) if drop else x
-        see_to = partial(visible, n, past + n, causal=self.causal, keys=mask, documents=documents, like=x)
-        to, to_near = see_to(), see_to(window=self.layout.window) if self.layout.window else None
-        if self.alibi is not None:
-            slopes = self.alibi.bias(n, past + n, x)
-            to = to._replace(bias=slopes if to.bias is None else to.bias + slopes)
-            if to_near is not None and to_near.bias is not None:
-                to_near = to_near._replace(bias=to_near.bias + slopes)
+        to, to_near = self._seen(past, x, mask, documents)
         to_context = None
         if context is not None:
             readers = documents[:, past:] if documents is not None and context_documents is not None else None
@@ -130,6 +124,20 @@ class BlockStack(nn.Module):
         x = self.norm_f(x)
         return hook(f"{self.scope}norm_f", x) if hook else x
 
+    def _seen(
+        self, past: int, x: Tensor, mask: Tensor | None, documents: Tensor | None
+    ) -> tuple[Visible, Visible | None]:
+        """What the positions of x see behind `past` others, and what they see in windowed layers, where there are."""
+        n = x.shape[1]
+        see_to = partial(visible, n, past + n, causal=self.causal, keys=mask, documents=documents, like=x)
+        to, to_near = see_to(), see_to(window=self.layout.window) if self.layout.window else None
+        if self.distances is not None:
+            scored = self.distances.bias(n, past + n, x)
+            to = to._replace(bias=scored if to.bias is None else to.bias + scored)
+            if to_near is not None and to_near.bias is not None:
+                to_near = to_near._replace(bias=to_near.bias + scored)
+        return to, to_near
+
     def n_positions(self, ids: Ids | Hidden | Pixels) -> int:
         """How many positions an input has."""
         return ids.shape[1]
@@ -147,6 +155,13 @@ class BlockStack(nn.Module):
     def activation_names(self) -> list[str]:
         """The names that `forward_recorded` records and `forward_with` can replace, in order."""
         return activation_names(self.sizes, self.layout, scope=self.scope, cross=self.cross)
+
+
+def _distances(n_heads: int, layout: Layout, *, causal: bool) -> Alibi | Relative | None:
+    """What is added to scores by the distance of query and key."""
+    if layout.positions == "relative":
+        return Relative(n_heads, layout.relative_buckets, layout.relative_reach, causal=causal)
+    return Alibi(n_heads) if layout.positions == "alibi" else None
 
 
 class Encoder(BlockStack):
@@ -196,7 +211,8 @@ class Decoder(BlockStack):
 class EncoderDecoder(nn.Module):
     """A decoder that reads an encoder: `EncoderDecoder(Sizes(...))(source, target)` (Vaswani et al. 2017).
 
-    Both have the same sizes. Tied, W_E of both and W_U are one matrix, named `enc.W_E`.
+    Both have the same sizes. Tied, W_E of both and W_U are one matrix, named `enc.W_E`; with a shared embedding W_U is
+    another.
     """
 
     def __init__(self, sizes: Sizes, layout: Layout | None = None, *, seed: int | None = 0) -> None:
@@ -207,11 +223,12 @@ class EncoderDecoder(nn.Module):
         self.enc = Encoder(sizes, layout, seed=None, scope="enc.")
         self.dec = Decoder(sizes, layout, cross=True, seed=None, scope="dec.")
         self._tie()
-        self.head = Head(self.sizes, tied=layout.tied, bias=layout.head_bias) if sizes.d_vocab else None
+        how = {"tied": layout.tied, "bias": layout.head_bias, "factor": layout.logit_factor}
+        self.head = Head(self.sizes, **how) if sizes.d_vocab else None
         fill(self, layout.start, sizes.n_layers, seed)
 
     def _tie(self) -> None:
-        if self.layout.tied:
+        if self.layout.tied or self.layout.shared_embedding:
             self.dec.embedding.W_E = self.enc.embedding.W_E
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "EncoderDecoder":

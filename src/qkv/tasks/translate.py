@@ -245,7 +245,7 @@ def _output(model: EncoderDecoderLM) -> tuple[Tensor, Tensor | None]:
 
 
 def _answering(model: EncoderDecoderLM, batch: Batch, drop: Drop | None) -> Tensor:
-    """Hidden vectors of the positions that have a target: [n_targets, d_model]."""
-    assert batch.source is not None, "a batch of pairs"
+    """What W_U is applied to at the positions that have a target: [n_targets, d_model]."""
+    assert batch.source is not None and model.head is not None, "a batch of pairs"
     h = model.hidden(batch.source, batch.inputs, source_mask=batch.source_mask, drop=drop).flatten(0, 1)
-    return h if batch.positions is None else F.embedding(batch.positions, h)
+    return model.head.transformed(h if batch.positions is None else F.embedding(batch.positions, h))

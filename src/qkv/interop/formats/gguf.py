@@ -17,7 +17,8 @@ from torch import Tensor
 
 from qkv.errors import ConfigError, RunFolderError
 from qkv.folder.run_folder import check_place, write_atomically
-from qkv.interop.exporting import Fit, find_family, stored_tensors
+from qkv.interop.exporting import Fit, first_fit, stored_tensors
+from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family, attention, linear, norm, row
 from qkv.interop.name_map import STACKED, TRANSPOSED, Row, Shape
 from qkv.interop.tokenizer_files import token_ids
@@ -126,19 +127,17 @@ def _fit(config: ModelConfig, wanted: str) -> tuple[Family, _Architecture, list[
     refused = "--format huggingface and --format onnx can hold it"
     if config.kind != "CausalLM":
         raise ConfigError(
-            f"a GGUF file holds a model that predicts the next token, and this is a {config.kind}; {refused}"
+            f"a GGUF file holds a model that predicts the next token, a CausalLM and no {config.kind}; {refused}"
         )
-    nearest = find_family(config, wanted)
-    found = [nearest, *(find_family(config, name) for name in ARCHITECTURES)]
-    family = next((fit.family for fit in found if fit.family and fit.family.name in ARCHITECTURES), None)
-    if family is None:
-        why = nearest.why_not or f"qkv does not write a {nearest.family.title if nearest.family else ''} as GGUF"
-        raise ConfigError(f"llama.cpp has no architecture for this model: {why}; {refused}")
+    fit = first_fit(config, [FAMILIES[name] for name in sorted(ARCHITECTURES, key=lambda name: name != wanted)])
+    if (family := fit.family) is None:
+        raise ConfigError(f"qkv writes no architecture of llama.cpp for this model: {fit.why_not}; {refused}")
     architecture, layout = ARCHITECTURES[family.name], config.layout
     scaling = layout.rope_scaling
     obstacles = {
         f"attention_bias = {layout.biased}": layout.biased not in architecture.biases,
         f"scale = {layout.scale}": not layout.scale,
+        f"window = {layout.window}": bool(layout.window),
         f"mlp = {layout.mlp}": architecture.joined and layout.mlp not in ("gelu", "gelu_tanh"),
         f"rope_share = {layout.rope_share:g}": architecture.name != "gptneox" and layout.rope_share != 1,
         f"rope_scaling = {scaling.kind}": scaling.kind not in ("none", "linear") and architecture.name != "llama",

@@ -337,7 +337,7 @@ def layer_formulas(layout: Layout, layer: int, *, scale: float | None, causal: b
     last = summed("norm2", "resid_mid", "mlp_out") if layout.mlp != "none" else "resid_mid"
     scores = "q kᵀ" + ("" if scale in (None, 1.0) else f" × {scale:.3g}")
     scores = f"{layout.score_cap:g} tanh({scores} / {layout.score_cap:g})" if layout.score_cap else scores
-    scores += " - slope × distance" if layout.positions == "alibi" else ""
+    scores += {"alibi": " - slope × distance", "relative": " + W_rel[bucket of the distance]"}.get(layout.positions, "")
     scores += f", {layout.window} positions seen" if layout.windowed(layer) else ""
     mlp_in = entering("norm1" if layout.shared_norm else "norm2", before if layout.parallel else "resid_mid")
     b_O = " + b_O" if layout.biased in ("out", "all") else ""
@@ -345,7 +345,7 @@ def layer_formulas(layout: Layout, layer: int, *, scale: float | None, causal: b
         "x": entering("norm1", before) if layer or layout.first_norm else before,
         **{kind.lower(): _product(layout, kind, layer) for kind in "QKV"},
         "scores": f"{scores}{', the future masked' if causal else ''}",
-        "pattern": "softmax(scores), rows sum to 1",
+        "pattern": "softmax(scores, b_sink) without the sink" if layout.sinks else "softmax(scores), rows sum to 1",
         "z": "pattern v",
         "attn_out": f"{finished('norm1', f'z W_O{b_O}')}, with the z of all heads concatenated",
         "mix_out": "the output of what replaces attention",

@@ -51,6 +51,7 @@ _ROLES: dict[str, Role] = {
 }
 _AXES = {
     "W_pos": ("positions", "d_model"),
+    "W_rel": ("distances", "heads"),
     "W_U": ("d_model", "tokens"),
     "W_O": ("heads × d_head", "d_model"),
     "W_in": ("d_model", "d_mlp"),
@@ -226,7 +227,21 @@ def matrices_section(
 def _canonical(address: str, order: dict[str, int]) -> tuple[bool, int, int, int]:
     """Tables in first, then layers in order, then what comes out; kinds in the order of the computation. Of an
     encoder-decoder all of the encoder comes before the decoder."""
-    kinds = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_gate", "W_in", "W_out", "W_transform", "W_U", "W_cls")
+    kinds = (
+        "W_E",
+        "W_pos",
+        "W_rel",
+        "W_Q",
+        "W_K",
+        "W_V",
+        "W_O",
+        "W_gate",
+        "W_in",
+        "W_out",
+        "W_transform",
+        "W_U",
+        "W_cls",
+    )
     match = re.search(r"(?:^|\.)L(\d+)\.", address)
     kind = short_kind(address).split(".")[-1]
     rank = kinds.index(kind) if kind in kinds else len(kinds)
