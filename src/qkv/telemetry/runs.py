@@ -4,6 +4,7 @@ Made for thousands of runs: of a finished one only its settings and manifest are
 is shown of a single run checks its files; a list does not.
 """
 
+import contextlib
 import datetime
 import json
 import math
@@ -100,6 +101,14 @@ def run_at(path: Path) -> Listed:
         return found
 
 
+def further(run: Listed) -> Listed:
+    """A run that was not finished, as it is now: its settings are not read again."""
+    folder = RunFolder(run.path)
+    with contextlib.suppress(OSError, QkvError):  # as it was
+        return run_at(run.path) if folder.is_finished else _begun(folder, run)
+    return run
+
+
 def _identity(manifest: JsonMapping) -> dict[str, str]:
     """Tokenizer and data by their hashes."""
     tokenizer, data = (manifest.get("files") or {}).get("tokenizer.json"), (manifest.get("data") or {}).get("sha256")
@@ -109,7 +118,7 @@ def _identity(manifest: JsonMapping) -> dict[str, str]:
 def _begun(folder: RunFolder, found: Listed) -> Listed:
     """Of a run that is not finished: as far as its telemetry goes."""
     state: State = "training" if folder.in_use() else "unfinished"
-    if folder.tokenizer.is_file():
+    if not found.tokenizer and folder.tokenizer.is_file():
         found = replace(found, tokenizer=sha256_of(folder.tokenizer)[:12])
     if not folder.telemetry.is_file():
         return replace(found, state=state)

@@ -121,6 +121,10 @@ function build({ model, el, ask: may, hear }) {
     else choose();
   });
   hear(["group"], lay);
+  hear(["live"], () => model.get("live").forEach(([name, step]) => {
+    const steps = body.querySelector(`[data-run="${CSS.escape(name)}"]`)?.closest("tr").children[4];
+    if (steps && steps.textContent !== whole(step)) steps.textContent = whole(step);
+  }));
   hear(["drawn", "group"], () => {
     const names = model.get("drawn");
     const byName = new Map(model.get("runs").map((run) => [run.name, run]));

@@ -68,12 +68,14 @@ const AS_GROUPS = { key: "groups", label: "single runs or groups", options: [[fa
 const BY_SEED = "Groups are those chosen in the list, else runs that differ only in the seed. A mean is taken where all curves of its group have values, by linear interpolation; its interval is Student's t.";
 
 const curves = view(({ model, figure, hear }) => {
-  const state = { quantity: model.get("caution") && !model.get("caution").includes("different tasks") ? "bits_per_byte" : "val_loss", log: false, smooth: 0, groups: false };
+  const preferred = model.get("caution") && !model.get("caution").includes("different tasks") ? "bits_per_byte" : "val_loss";
+  const state = { quantity: preferred, log: false, smooth: 0, groups: false };
+  let isChosen = false;
   const quantities = () => [...new Set(drawnRuns(model).flatMap((run) => Object.keys(model.get("curves").get(run.name) ?? {})))];
   const words = (name) => NAMES[name] ?? `${name.slice(4)} (your own)`;
   const frame = figure({ wide: true, title: "Curves", caption: `Values at the step under the cursor are listed, the lowest first. Of a long run each point is the mean of neighboring updates. ${BY_SEED}` });
   const choices = controls(state, () => [{ key: "quantity", label: "what is drawn", options: [...new Set([state.quantity, ...Object.keys(NAMES), ...quantities()])].filter((name) => name === state.quantity || quantities().includes(name)).map((name) => [name, words(name)]), most: 0 },
-    { key: "log", label: "step axis", options: [[false, "steps"], [true, "steps, log"]] }, { key: "smooth", label: "smoothing", options: SMOOTHING, most: 0 }, AS_GROUPS], () => soon());
+    { key: "log", label: "step axis", options: [[false, "steps"], [true, "steps, log"]] }, { key: "smooth", label: "smoothing", options: SMOOTHING, most: 0 }, AS_GROUPS], (key) => ((isChosen ||= key === "quantity"), soon()));
   const caution = h("p.missing", { role: "status" });
   const below = h("div");
   frame.body.before(choices.el, caution);
@@ -82,7 +84,9 @@ const curves = view(({ model, figure, hear }) => {
   frame.body.append(below);
   let known = "";
   const draw = () => {
-    if (known !== (known = String(quantities()))) choices.draw();
+    const there = quantities();
+    if (!isChosen) state.quantity = [preferred, ...Object.keys(NAMES)].find((name) => there.includes(name)) ?? preferred;
+    if (known !== (known = String(there))) choices.draw();
     caution.textContent = ["val_loss", "loss"].includes(state.quantity) ? model.get("caution") : "";
     caution.hidden = !caution.textContent;
     redraw();
@@ -192,7 +196,13 @@ function loading(model, ask) {
     if (out.length) say(told, `No curves of ${plural(out.length, "run")}: ${out[0][1]}${out.length > 1 ? " …" : ""}`);
   };
   const behind = (name) => model.get("curves").get(name)?.loss?.x.at(-1) ?? -1;
-  const request = async (names, join) => take(names, await ask("curves", { runs: Object.fromEntries(names.map((name) => [name, join ? behind(name) : -1])) }), join);
+  // Gives when the answer came: what is done with it is the page's cost.
+  const request = async (names, join) => {
+    const answer = await ask("curves", { runs: Object.fromEntries(names.map((name) => [name, join ? behind(name) : -1])) });
+    const since = performance.now();
+    take(names, answer, join);
+    return since;
+  };
   async function all() {
     if (busy) return;
     busy = true;
@@ -208,29 +218,30 @@ function loading(model, ask) {
 
 // The newest list, and new steps of drawn runs that train, as often as the purse allows.
 function follow(model, { ask, listen, payload, spend }, load) {
-  let [before, timer, asked] = [null, 0, []];
+  let [before, resting, live] = [null, false, []];
   const draw = async () => {
-    timer = 0;
-    const since = performance.now();
-    const names = asked.filter(([name, step]) => model.get("drawn").has(name) && step > load.behind(name)).map(([name]) => name);
-    if (names.length) await load.more(names).catch(() => {});
-    await new Promise((done) => requestAnimationFrame(done));
-    timer = setTimeout(() => (timer = 0), 1000 * Math.max(1, spend((performance.now() - since) / 1000)));
+    const names = live.filter(([name, step]) => model.get("drawn").has(name) && model.get("curves").has(name) && step > load.behind(name)).map(([name]) => name);
+    if (resting || document.hidden || !names.length) return;
+    resting = true;
+    const since = await load.more(names).catch(() => performance.now());
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    setTimeout(() => ((resting = false), draw()), 1000 * Math.max(1, spend((performance.now() - since) / 1000)));
   };
-  listen(async (data) => {
+  const anew = async () => {
+    const trained = model.get("runs").filter((run) => run.state === "training").map((run) => run.name);
+    const board = await payload();
+    for (const name of ["differing", "caution", "measures", "runs"]) model.set(name, board[name]);
+    const ended = board.runs.filter((run) => run.state !== "training" && trained.includes(run.name)).map((run) => run.name);
+    if (ended.length) await load.more(ended);
+    await load.all();
+  };
+  listen((data) => {
     const pulse = JSON.parse(data);
-    if (before !== null && pulse.edition !== before) {
-      const board = await payload().catch(() => null);
-      if (board) {
-        for (const name of ["differing", "caution", "measures", "runs"]) model.set(name, board[name]);
-        load.all();
-      }
-    }
+    if (before !== null && pulse.edition !== before) anew().catch(() => (before = -1)); // the next pulse tries again
     before = pulse.edition;
-    const steps = new Map(pulse.live);
-    for (const run of model.get("runs")) run.steps = steps.get(run.name) ?? run.steps;
-    asked = pulse.live;
-    if (!timer && !document.hidden) draw();
+    live = pulse.live;
+    model.set("live", live);
+    draw();
   }, (stands) => model.set("connected", stands));
 }
 

@@ -16,7 +16,7 @@ from qkv.folder.run_folder import RunFolder
 from qkv.jsontypes import JsonMapping, JsonObject, is_like
 from qkv.telemetry.notes import Note, write_note
 from qkv.telemetry.own import FILE as OWN
-from qkv.telemetry.runs import Known, Listed, listed, run_at
+from qkv.telemetry.runs import Known, Listed, further, listed
 from qkv.views.host import Host
 from qkv.views.live.follow import Follower
 from qkv.views.sections.training_in_page import PlaySection
@@ -97,7 +97,7 @@ class Watched:
         if self._stamps.get(run.path) == stamp:
             return None
         self._stamps[run.path] = stamp
-        return dataclasses.replace(run_at(run.path), note=run.note, starred=run.starred)
+        return dataclasses.replace(further(run), note=run.note, starred=run.starred)
 
 
 def _growing(run: Path) -> tuple[Path, ...]:
