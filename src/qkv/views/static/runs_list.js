@@ -140,4 +140,6 @@ function build({ model, el, ask: may, hear }) {
   if (!model.get("drawn").size) draw(model.get("shown").slice(0, FIRST).map((run) => run.name));
 }
 
-export default { render: view(build) };
+const render = view(build);
+
+export default { render };
