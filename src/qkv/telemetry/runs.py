@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -136,6 +137,15 @@ _LINE = re.compile(r"^(?:\[(?P<table>.+)\]|(?P<name>\S+) = (?P<value>\[\n[^]]*\]
 
 def _settings(text: str) -> dict[str, str]:
     """Path -> value of a config.toml that qkv wrote. (A TOML parser would take ten times as long.)"""
+    found: dict[str, str] = {}
+    for part in re.split(r"\n(?=\[)", text):
+        found.update(_table(part))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _table(text: str) -> dict[str, str]:
+    """The same of one table; most tables of many runs are equal."""
     found, table = {}, ""
     for line in _LINE.finditer(text):
         name, value = line["name"], line["value"]
@@ -148,9 +158,10 @@ def _settings(text: str) -> dict[str, str]:
 
 def differing(runs: Sequence[Listed]) -> list[str]:
     """The settings that are not the same in all of these runs; those that most often tell runs apart come first."""
-    paths = dict.fromkeys(path for run in runs for path in run.settings)
-    first = dict.fromkeys((*_OF_THE_RUN, *paths))
-    return [path for path in first if len({run.settings.get(path) for run in runs}) > 1]
+    first = runs[0].settings if runs else {}
+    other = dict.fromkeys(path for run in runs if run.settings.keys() != first.keys() for path in run.settings)
+    found = {path for run in runs for path, _ in run.settings.items() ^ first.items()}
+    return [path for path in dict.fromkeys((*_OF_THE_RUN, *first, *other)) if path in found]
 
 
 def incomparable(runs: Sequence[Listed]) -> str:
