@@ -249,6 +249,7 @@ def watch(
     names: Mapping[str, str] | None = None,
     n_heads: int = 0,
     n_kv_heads: int = 0,
+    log: Callable[[int], Mapping[str, object]] | None = None,
 ) -> recipe.Watcher:
     """Record a training that runs in your own loop. The run folder has the same telemetry as one of `train`.
 
@@ -259,6 +260,7 @@ def watch(
     Models of transformers that `qkv import` reads, nanoGPT's and torch.nn.TransformerEncoder are known. For another,
     give `n_heads` and `names`, a table from its parameters to addresses ("blocks.{L}.qkv.weight": "L{L}.W_Q, L{L}.W_K,
     L{L}.W_V"). `level` is light or full. `tokenizer` is a fast tokenizer of transformers, or a file.
+    `log(step)` gives numbers of your own by name, at each step that is measured; they appear beside ours.
 
     Raises ConfigError for an unknown model or names that do not fit, RunFolderError if `out` already exists.
     """
@@ -275,6 +277,7 @@ def watch(
             folder,
             level=level,
             tokenizer=None if tokenizer is None else _tokenizer(tokenizer),
+            log=log,
         )
     except BaseException as error:
         folder.__exit__(type(error), error, None)

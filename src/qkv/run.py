@@ -27,10 +27,12 @@ from qkv.models.matrices import Catalogue
 from qkv.othernames import unknown_setting
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
 from qkv.telemetry import History, Telemetry, damage, write_table
+from qkv.telemetry.own import read_own, write_own
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.words import many
 
 if TYPE_CHECKING:
+    import numpy as np
     from transformers import PreTrainedModel
 
     from qkv.inspection.answers.ledger import Balance
@@ -167,6 +169,21 @@ class Run:
         check_kept(measure, self.config.ledger)
         with self.telemetry() as telemetry:
             return History(telemetry.series(selector, measure))
+
+    def log(self, numbers: Mapping[str, object], step: int | None = None) -> None:
+        """Add your own numbers of a step (the last one, if `step` is None): `run.log({"accuracy": 0.71})`.
+
+        `qkv view` of the folder draws them beside ours. They are kept in own.jsonl, outside what a finished run is
+        sealed with. Raises UserError for what is no table of numbers.
+        """
+        if step is None:
+            with self.recorded() as telemetry:
+                step = telemetry.last_step() or int(self.summary.get("steps") or 0)
+        write_own(self.path, step, numbers)
+
+    def logged(self) -> "dict[str, tuple[np.ndarray, np.ndarray]]":
+        """Your own numbers: name -> (steps int64 [n], values float64 [n])."""
+        return read_own(self.path)
 
     def save_telemetry(self, path: str | Path) -> Path:
         """Every recorded number as one table of address, measure, step and value: .csv, .csv.gz or .parquet.

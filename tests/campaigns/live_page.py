@@ -40,8 +40,8 @@ OPENED_AT = 64
 
 SLOWER = (
     ("follow.py", "LOOK_EVERY = 1.5", "LOOK_EVERY = 3.0"),
-    ("follow.py", "SHARE = 0.001", "SHARE = 0.0005"),
-    ("static/live.js", "SHARE = 0.001", "SHARE = 0.0005"),
+    ("follow.py", "SHARE = 0.002", "SHARE = 0.001"),
+    ("static/server.js", "SHARE = 0.002", "SHARE = 0.001"),
     ("static/live.js", "LEAST = 1;", "LEAST = 2;"),
 )
 """What a page does by the clock, and the same for one that is held still half of the time: file, words, words."""

@@ -390,6 +390,25 @@ def test_compare_names_what_differs_and_warns_about_seeds(runs, capsys):
     assert {row["words"] for row in same["matrices"]} == {"identical"} and same["cautions"] == []
 
 
+def test_many_runs_are_compared_with_the_first(runs, small_text, tmp_path, capsys):
+    words = ["train", small_text, "--tokenizer", "word", *SMALL[2:], "--steps", "3", "--no-report", "--json"]
+    said(capsys, *words, "--out", tmp_path / "words")
+    three = (runs[0], runs[1], tmp_path / "words")
+    found = json.loads(said(capsys, "compare", *three, "--json"))
+    two = json.loads(said(capsys, "compare", *three[:2], "--json"))
+    assert found["runs"] == [str(path) for path in three]
+    assert found["settings"]["data.tokenizer"] == ["char", "char", "word"] and found["settings"]["seed"][:2] == [1, 2]
+    assert "val_loss" not in found["figures"] and len(found["figures"]["bits_per_byte"]) == 3
+    rows, pairs = ({row["address"]: row for row in one["matrices"]} for one in (found, two))
+    assert "W_E" in pairs and "W_E" not in rows and "L0.W_Q" in rows
+    for address, row in rows.items():
+        assert row["norm"][:2] == pairs[address]["norm"] and row["distance"][0] == pairs[address]["distance"]
+    assert [row["norm"][:2] for row in found["circuits"]] == [row["norm"] for row in two["circuits"]]
+    assert any("tokenizers differ" in caution for caution in found["cautions"])
+    out = said(capsys, "compare", *three)
+    assert "least distance from 1" in out and out.count("d_vocab=") == 3
+
+
 def test_compare_knows_texts_by_their_bytes(tmp_path, small_text, capsys):
     words = "--tokenizer char --steps 2 --threads 1 --watch off --no-report --json --set".split()
     words += ["d_model=16,n_layers=1,n_heads=1,n_ctx=16"]

@@ -503,3 +503,14 @@ def test_a_loop_that_changes_its_folder_or_forks_leaves_one_run(tmp_path, monkey
     watcher.close()
     assert watcher_in_fork_left and qkv.load(tmp_path / "run").summary["steps"] == 1
     assert not any((tmp_path / "other").iterdir())
+
+
+def test_numbers_of_one_s_own_are_kept_beside_ours(tmp_path):
+    model = Nano()
+    optimizer = torch.optim.AdamW(model.parameters())
+    watcher = qkv.watch(model, optimizer, tmp_path / "run", log=lambda step: {"twice": 2 * step})
+    loop(model, optimizer, 3)
+    watcher.log({"once": torch.tensor(1.5)})
+    watcher.close()
+    found = {name: (x.tolist(), y.tolist()) for name, (x, y) in qkv.load(tmp_path / "run").logged().items()}
+    assert found == {"once": ([3], [1.5]), "twice": ([1, 2, 3], [2.0, 4.0, 6.0])}

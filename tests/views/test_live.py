@@ -199,6 +199,30 @@ def change_and_patch(page):
     assert all(" 422 " in complaint for complaint in page.complaints) and len(page.complaints) == 3
 
 
+def test_the_plane_of_all_rows_is_searched_zoomed_and_colored(live, run_folder):
+    page = live(fragment="#step=1000&section=words")
+    picture = page.locator("#words canvas[aria-label^='map of']")
+    picture.scroll_into_view_if_needed()
+    shown = "(c) => c.toDataURL()"
+    before = picture.evaluate(shown)
+    page.get_by_label("Find tokens").fill("e")
+    page.locator("#words [role=status]", has_text="1 token").wait_for()
+    count = int(run_folder.counts[run_folder.tokenizer.encode("e")[0]])
+    assert page.locator("#words .readout", has_text=f"e, met {count:,} times").count() == 1
+    page.get_by_label("Find tokens").fill("")
+    page.get_by_role("button", name="by kind").click()
+    page.wait_for_timeout(200)
+    kinds = picture.evaluate(shown)
+    picture.focus()
+    page.keyboard.press("+")
+    page.wait_for_timeout(200)
+    zoomed = picture.evaluate(shown)
+    page.keyboard.press("0")
+    page.wait_for_timeout(200)
+    assert len({before, kinds, zoomed}) == 3 and picture.evaluate(shown) == kinds
+    assert page.complaints == []
+
+
 def test_words_follow_the_slider_and_any_token_can_be_asked(live, run_folder):
     from playwright.sync_api import expect
 
@@ -210,7 +234,7 @@ def test_words_follow_the_slider_and_any_token_can_be_asked(live, run_folder):
     page.locator("#words textarea").first.fill("e")
     page.keyboard.press("Enter")
     expect(page.locator("#words .near-columns")).to_contain_text(re.compile(r"among all; random directions have 0\.\d"))
-    drawn = f"The {len(run_folder.counts[run_folder.counts > 0])} most frequent of {len(run_folder.counts)} rows of W_E"
+    drawn = f"All {len(run_folder.counts)} rows of W_E"
     expect(page.locator("#words figcaption", has_text="of all their variance")).to_contain_text(drawn)
     page.locator("#words textarea").last.fill(TEXT)
     page.keyboard.press("Enter")

@@ -51,13 +51,14 @@ def test_neighbours_are_those_of_plain_cosines(section, run_folder):
 
 
 def test_the_map_is_one_projection_for_all_steps(section, run_folder):
-    ids = list(section.token_ids)
-    last = run_folder.last["W_E"][ids].astype(np.float64)
-    places = array(section.places).astype(np.float64)
+    plane = section.plane
+    last = run_folder.last["W_E"].astype(np.float64)
+    places = array(plane.places).astype(np.float64)
+    assert len(plane.tokens) == len(last) and plane.counts == tuple(run_folder.counts)
     u, s, vt = np.linalg.svd(last - last.mean(0), full_matrices=False)
     np.testing.assert_allclose(np.abs(places[-1]), np.abs(u[:, :2] * s[:2]), atol=1e-4)
-    assert section.shares == pytest.approx(tuple(s[:2] ** 2 / (s**2).sum()), rel=1e-6)
-    start = run_folder.start["W_E"][ids].astype(np.float64) - last.mean(0)
+    assert plane.shares == pytest.approx(tuple(s[:2] ** 2 / (s**2).sum()), rel=1e-6)
+    start = run_folder.start["W_E"].astype(np.float64) - last.mean(0)
     signs = np.sign((places[-1] * (u[:, :2] * s[:2])).sum(0))
     np.testing.assert_allclose(places[0], start @ vt[:2].T * signs, atol=1e-4)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qkv.errors import ConfigError, missing_file, unknown
-from qkv.folder.run_folder import RunFolder
+from qkv.folder.run_folder import RunFolder, runs_in
 
 
 def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
@@ -94,6 +94,15 @@ class a_run(str):  # noqa: N801 - named as the other kinds of values
         """Raises RunFolderError for another folder, before anything is loaded."""
         if not (Path(self) / "config.json").is_file():
             RunFolder.open(self)
+
+
+class a_run_or_many(a_run):  # noqa: N801
+    """The same, or a folder that holds runs."""
+
+    def check(self) -> None:
+        """Raises RunFolderError for another folder."""
+        if not runs_in(Path(self)):
+            super().check()
 
 
 class a_source(str):  # noqa: N801

@@ -1,17 +1,19 @@
-"""What differs between two runs: settings, loss, and every matrix that both have with the same shape.
+"""What differs between runs: settings, loss, and every matrix that they have with the same shape.
 
 The distance of two matrices is |A - B| / sqrt((|A|^2 + |B|^2) / 2): 0 for equal ones, 1.41 for unrelated directions. It
 depends on the basis: with another seed, a head may compute the same map in another basis. So for circuits (QK and OV)
 only the norms are compared. Runs with different tokenizers are compared in bits per byte, and without matrices whose
-rows are tokens.
+rows are tokens. Of three and more, distances are from the first, and the table gives the lowest and the highest.
 
 Example:
   qkv compare runs/my-1 runs/my-2
+  qkv compare runs/my-1 runs/my-2 runs/my-3
   qkv compare runs/my-1 runs/my-2 --weights last --json
 """
 
 import argparse
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qkv.commands.arguments import a_run, add_json, add_weights
@@ -19,7 +21,7 @@ from qkv.commands.printing import damaged, screen
 from qkv.config import flat
 from qkv.errors import DamagedFileError
 from qkv.jsontypes import JsonObject
-from qkv.words import figure
+from qkv.words import figure, listed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("a", type=a_run, metavar="RUN", help="a run folder")
     parser.add_argument("b", type=a_run, metavar="RUN", help="another run folder")
+    parser.add_argument("more", type=a_run, nargs="*", metavar="RUN", help="and others")
     add_weights(parser)
     add_json(parser)
 
@@ -43,25 +46,38 @@ def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
 
-    a, b = api.load(args.a, weights=args.weights), api.load(args.b, weights=args.weights)
-    harm = [damaged.told(run, quietly=args.json) for run in ((a,) if a.path == b.path else (a, b))]
-    vocabularies_differ = _vocabulary(a) != _vocabulary(b)
-    matrices, circuits, unread = _weights(a, b)
-    if vocabularies_differ:
-        matrices = [row for row in matrices if row["address"].rpartition(".")[2] not in _OF_TOKENS]
-    found = {
-        "runs": [str(a.path), str(b.path)],
-        "settings": _settings(a, b),
-        "figures": _figures(a, b, vocabularies_differ),
-        "matrices": matrices,
-        "circuits": circuits,
-        "cautions": [*unread, *_cautions(a, b)],
-        "damaged": [one for of_run in harm for one in of_run],
-    }
+    runs = [api.load(path, weights=args.weights) for path in (args.a, args.b, *args.more)]
+    found = _found(runs, quietly=args.json)
     if args.json:
         screen.print_json(found)
         return 0
-    names = [a.path.name, b.path.name] if a.path.name != b.path.name else found["runs"]
+    names = [run.path.name for run in runs]
+    names = names if len(set(names)) == len(names) else found["runs"]
+    (_print_two if len(runs) == 2 else _print_many)(found, names)
+    for caution in found["cautions"]:
+        print(f"\n{caution}")
+    return 0
+
+
+def _found(runs: "Sequence[Run]", quietly: bool) -> JsonObject:
+    """The object of --json; damage is told on stderr unless `quietly`."""
+    harm = [damaged.told(run, quietly=quietly) for run in {run.path: run for run in runs}.values()]
+    vocabularies_differ = any(_vocabulary(run) != _vocabulary(runs[0]) for run in runs)
+    matrices, circuits, unread = _weights(runs)
+    if vocabularies_differ:
+        matrices = [row for row in matrices if row["address"].rpartition(".")[2] not in _OF_TOKENS]
+    return {
+        "runs": [str(run.path) for run in runs],
+        "settings": _settings(runs),
+        "figures": _figures(runs, vocabularies_differ),
+        "matrices": matrices,
+        "circuits": circuits,
+        "cautions": [*unread, *_cautions(runs)],
+        "damaged": [one for of_run in harm for one in of_run],
+    }
+
+
+def _print_two(found: JsonObject, names: Sequence[str]) -> None:
     settings = [(path, *map(str, values)) for path, values in found["settings"].items()]
     screen.print_table(["setting", *names], settings or [("no setting differs", "", "")])
     print()
@@ -79,9 +95,32 @@ def run(args: argparse.Namespace) -> int:
     if circuits:
         print()
         screen.print_table(["circuit (norm over heads)", *names], circuits)
-    for caution in found["cautions"]:
-        print(f"\n{caution}")
-    return 0
+
+
+def _print_many(found: JsonObject, names: Sequence[str]) -> None:
+    figures, settings = found["figures"], found["settings"]
+    rows = []
+    for i, name in enumerate(names):
+        differs = ", ".join(f"{path.rpartition('.')[2]}={values[i]}" for path, values in settings.items())
+        rows.append((name, *(_figure(values[i]) for values in figures.values()), differs))
+    screen.print_table(["run", *figures, "settings that differ"], rows)
+    if found["matrices"]:
+        columns = ["matrix", "lowest norm", "highest norm", f"least distance from {names[0]}", "largest distance", ""]
+        ends = (
+            (row["address"], *_ends(row["norm"]), *_ends(row["distance"]), row["words"]) for row in found["matrices"]
+        )
+        print()
+        screen.print_table(columns, list(ends))
+    if found["circuits"]:
+        circuits = [(row["circuit"], *_ends(row["norm"])) for row in found["circuits"]]
+        print()
+        screen.print_table(["circuit (norm over heads)", "lowest", "highest"], circuits)
+
+
+def _ends(values: Sequence[float | None]) -> tuple[str, str]:
+    """The lowest and the highest, of those that there are."""
+    there = [value for value in values if value is not None]
+    return (_figure(min(there)), _figure(max(there))) if there else ("", "")
 
 
 def _figure(value: object) -> str:
@@ -90,25 +129,56 @@ def _figure(value: object) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _settings(a: "Run", b: "Run") -> dict[str, list[object]]:
-    """Setting by dotted path -> its two values, where they differ."""
-    left, right = flat(a.config), flat(b.config)
-    return {path: [left.get(path), right.get(path)] for path in {**left, **right} if left.get(path) != right.get(path)}
+def _settings(runs: "Sequence[Run]") -> dict[str, list[object]]:
+    """Setting by dotted path -> its values, where they differ."""
+    tables: list[dict[str, object]] = [flat(run.config) for run in runs]
+    paths = dict.fromkeys(path for table in tables for path in table)
+    found: dict[str, list[object]] = {path: [table.get(path) for table in tables] for path in paths}
+    return {path: values for path, values in found.items() if any(value != values[0] for value in values)}
 
 
-def _figures(a: "Run", b: "Run", vocabularies_differ: bool) -> dict[str, list[object]]:
-    """Figures of both; without losses per token where tokens are not the same."""
+def _figures(runs: "Sequence[Run]", vocabularies_differ: bool) -> dict[str, list[object]]:
+    """Figures of all; without losses per token where tokens are not the same."""
     names = ["bits_per_byte", "best_step", "steps", "tokens", "train_seconds", "parameters"]
     names = names if vocabularies_differ else ["val_loss", "last_val_loss", *names]
-    return {name: [a.summary.get(name), b.summary.get(name)] for name in names}
+    found: dict[str, list[object]] = {name: [run.summary.get(name) for run in runs] for name in names}
+    return found
 
 
-def _weights(a: "Run", b: "Run") -> tuple[list[JsonObject], list[JsonObject], list[str]]:
-    """`_matrices`, `_circuits`, and no sentence; or neither and why, where the weights of a run are damaged."""
+def _weights(runs: "Sequence[Run]") -> tuple[list[JsonObject], list[JsonObject], list[str]]:
+    """Matrices, circuits, and no sentence; or neither and why, where the weights of a run are damaged."""
+    first, pairs = runs[0], []
     try:
-        return _matrices(a, b), _circuits(a, b), []
+        norms = _circuit_norms(first)
+        for other in runs[1:]:
+            pairs.append((_matrices(first, other), _circuit_norms(other)))
+            if len(runs) > 2:
+                vars(other).pop("model", None)  # one of many is in memory at a time
     except DamagedFileError as error:
         return [], [], [f"The matrices are not compared: {error}."]
+    sides = [norms, *(other for _, other in pairs)]
+    names = dict.fromkeys(name for side in sides for name in side)
+    circuits: list[JsonObject] = [{"circuit": name, "norm": [side.get(name) for side in sides]} for name in names]
+    return pairs[0][0] if len(runs) == 2 else _merged([rows for rows, _ in pairs]), circuits, []
+
+
+def _merged(pairs: Sequence[Sequence[JsonObject]]) -> list[JsonObject]:
+    """The rows of several pairs with the same first run as one list: norms of all runs, distances from the first."""
+    by_address = [{row["address"]: row for row in rows} for rows in pairs]
+    merged = []
+    for address in dict.fromkeys(address for rows in by_address for address in rows):
+        rows = [side.get(address, {}) for side in by_address]
+        first = next(row["norm"][0] for row in rows if row)
+        words = dict.fromkeys(row.get("words", "") for row in rows if row)
+        merged.append(
+            {
+                "address": address,
+                "norm": [first, *(row["norm"][1] if row else None for row in rows)],
+                "words": "; ".join(filter(None, words)),
+                **{name: [row.get(name) for row in rows] for name in ("distance", "cosine")},
+            }
+        )
+    return merged
 
 
 def _matrices(a: "Run", b: "Run") -> list[JsonObject]:
@@ -148,17 +218,11 @@ def _apart(one: "Tensor", other: "Tensor") -> dict[str, float | None]:
     return {"distance": distance, "cosine": float((one * other).sum()) / (a * b) if a and b else None}
 
 
-def _circuits(a: "Run", b: "Run") -> list[JsonObject]:
-    """Per layer the norm of all heads' QK, and of all heads' OV: properties of the function."""
-    rows = []
-    sides = [_circuit_norms(side) for side in (a, b)]
-    for circuit in {**sides[0], **sides[1]}:
-        rows.append({"circuit": circuit, "norm": [side.get(circuit) for side in sides]})
-    return rows
-
-
 def _circuit_norms(side: "Run") -> dict[str, float]:
-    """`L0.QK`, `dec.L1.cross.OV`: of every attention there is; none in a model without."""
+    """The norm of all heads' QK and of all heads' OV, by layer: properties of the function.
+
+    `L0.QK`, `dec.L1.cross.OV`, ...; none in a model without attention.
+    """
     from qkv.instruments.spectra import circuits
     from qkv.models.matrices import Catalogue
 
@@ -169,20 +233,21 @@ def _circuit_norms(side: "Run") -> dict[str, float]:
     return {name: math.sqrt(square) for name, square in squares.items()}
 
 
-def _cautions(a: "Run", b: "Run") -> list[str]:
+def _cautions(runs: "Sequence[Run]") -> list[str]:
     cautions = []
-    if a.config.seed != b.config.seed:
+    if len(seeds := dict.fromkeys(run.config.seed for run in runs)) > 1:
         cautions.append(
-            f"The seeds differ ({a.config.seed} and {b.config.seed}), so the two began with different matrices. A"
+            f"The seeds differ ({listed([str(seed) for seed in seeds])}), so the runs began with different matrices. A"
             " distance near 1.41 comes from that, not from training: compare circuits and losses."
         )
-    if _vocabulary(a) != _vocabulary(b):
+    if any(_vocabulary(run) != _vocabulary(runs[0]) for run in runs):
         cautions.append(
             "The tokenizers differ, so rows of W_E and losses per token are of different tokens and not compared."
             " Bits per byte are comparable on the same text."
         )
-    if _data(a) != _data(b) and not (a.config.imported or b.config.imported):
-        cautions.append("The two were trained and validated on different texts, so their losses are not comparable.")
+    trained = [run for run in runs if not run.config.imported]
+    if len({_data(run) for run in trained}) > 1:
+        cautions.append("The runs were trained and validated on different texts, so their losses are not comparable.")
     return cautions
 
 

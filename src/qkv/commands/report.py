@@ -1,27 +1,35 @@
 """Write the report of a run: one HTML file with everything in it, that opens offline in any browser.
 
+For a folder of many runs it writes their workbench: the list, the curves, and drift and norm of every matrix.
+
 Example:
   qkv report runs/my-1
+  qkv report runs --out runs.html
   qkv report runs/my-1 --out story.html --text "the cat sat on the mat"
 """
 
 import argparse
+from pathlib import Path
 
-from qkv.commands.arguments import add_json, add_run
+from qkv.commands.arguments import a_run_or_many, add_json
 from qkv.commands.printing import damaged, screen
+from qkv.errors import UserError
+from qkv.folder.run_folder import runs_in
 from qkv.words import megabytes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_run(parser)
-    parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in the run folder)")
+    parser.add_argument("run", type=a_run_or_many, metavar="RUN", help="a run folder, or a folder of many runs")
+    parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in that folder)")
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="show attention on this text")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
+    if not (Path(args.run) / "config.toml").exists() and runs_in(Path(args.run)):
+        return _many(args)
     from qkv import api
 
     run = api.load(args.run)
@@ -30,5 +38,23 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         screen.print_json({"run": args.run, "report": str(path), "bytes": path.stat().st_size, "damaged": harm})
     else:
-        print(f"{path}  ({megabytes(path.stat().st_size)}; open it in a browser)")
+        _say(path)
     return 0
+
+
+def _many(args: argparse.Namespace) -> int:
+    """The workbench of a folder."""
+    from qkv.views.workbench.board import write_board
+
+    if args.text:
+        raise UserError(f"{args.run} holds many runs, and --text is shown of one; give a run, or leave --text out")
+    path = write_board(Path(args.run), Path(args.out or Path(args.run) / "report.html"))
+    if args.json:
+        screen.print_json({"run": args.run, "report": str(path), "bytes": path.stat().st_size, "damaged": []})
+    else:
+        _say(path)
+    return 0
+
+
+def _say(path: Path) -> None:
+    print(f"{path}  ({megabytes(path.stat().st_size)}; open it in a browser)")

@@ -1,10 +1,15 @@
-"""Show a run, or a study, as a live page in the browser; while it trains, the page follows it.
+"""Show a run, a study, or all runs in a folder as a live page in the browser; it follows what is training.
 
-The page reads the run folder only, so it disturbs no training and changes nothing. It is reached from this machine
-alone, unless --host says otherwise: then the address that is printed holds a token, and nobody gets in without it.
+The page of a folder is the workbench: it lists, filters, sorts and groups the runs, overlays their curves, and compares
+the same matrix, head, row or sentence in all of them, with the spread between seeds. Your notes and stars go into
+notes.json in that folder; qkv report FOLDER writes the workbench as one file to share.
+
+The page only reads the runs, so it disturbs no training and changes none. It is reached from this machine alone, unless
+--host says otherwise: then the address that is printed holds a token, and nobody gets in without it.
 
 Example:
   qkv view runs/my-1
+  qkv view runs
   qkv view runs/my-1 --port 9000
   qkv view runs/my-1 --beside runs/my-2
   qkv view runs/study-which-matrix-my-0123abcd
@@ -17,7 +22,7 @@ from qkv.commands.arguments import whole
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("run", metavar="RUN", help="a run folder, finished or training, or the folder of a study")
+    parser.add_argument("run", metavar="RUN", help="a run folder, finished or training, a study's, or one of many runs")
     parser.add_argument("--beside", metavar="RUN", help="another run, to compare with matrix by matrix")
     parser.add_argument("--port", type=whole(0, 65535), metavar="N", help="port to serve at; 0 is any that is free")
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="address to serve at (127.0.0.1)")

@@ -12,7 +12,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -32,6 +32,7 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.manifest import machine_facts
 from qkv.tasks import TASKS, Task
 from qkv.telemetry import Store
+from qkv.telemetry.own import write_own
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.config import OptimizerConfig, TrainingConfig
 from qkv.training.precision import resolve as resolve_machine
@@ -63,12 +64,14 @@ class Watcher:
         *,
         level: str,
         tokenizer: Tokenizer | None,
+        log: Callable[[int], Mapping[str, object]] | None = None,
     ) -> None:
         if level not in LEVELS:
             raise ConfigError(unknown("level of watch", level, LEVELS))
         self.folder, self.path, self.step = folder, folder.path, 0
         self.unnamed: list[str] = mirror.unnamed
         """Parameters that have no address and are not watched."""
+        self._own = log
         self._mirror, self._optimizers = mirror, list(optimizers)
         self._config = _run_config(mirror, level)
         self._loss: Tensor | float | None = None  # of this step, as told
@@ -101,9 +104,15 @@ class Watcher:
         self.close()
 
     def log(
-        self, *, loss: Tensor | float | None = None, val_loss: Tensor | float | None = None, tokens: int = 0
+        self,
+        numbers: Mapping[str, object] | None = None,
+        *,
+        loss: Tensor | float | None = None,
+        val_loss: Tensor | float | None = None,
+        tokens: int = 0,
     ) -> None:
-        """Tell what the loop knows: the training loss of this step and the tokens it saw, or a validation loss (nats).
+        """Tell what the loop knows: the training loss of this step and the tokens it saw, a validation loss (nats), or
+        `numbers` of your own by name, which are of the steps made so far (see `Run.log`).
 
         Told before the optimizer's step, loss and tokens are of that step; behind it they are of the next one.
 
@@ -116,6 +125,8 @@ class Watcher:
             if loss is not None:
                 self._loss = loss.detach() if isinstance(loss, Tensor) else loss
             self._told += tokens
+            if numbers is not None:
+                write_own(self.path, self.step, numbers)
             if val_loss is not None:
                 self._evaluated(float(val_loss))
 
@@ -223,6 +234,8 @@ class Watcher:
             if looked:
                 self._mirror.refresh()
             self._recorder.after_update(self._record(self.step, looked=looked))
+            if looked and self._own is not None:
+                write_own(self.path, self.step, self._own(self.step))
         self._loss, self._losses = None, []
         self._before_step, self._told, self._seen = self._tokens, 0, 0
         self._seconds += time.monotonic() - began

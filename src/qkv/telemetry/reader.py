@@ -192,10 +192,10 @@ class Telemetry:
 
     # curves
 
-    def steps(self, arm: int = RUN_ARM, at: np.ndarray | None = None) -> Steps:
-        """Loss, learning rate and gradient norm of every update, or of those steps of `at` that there are."""
+    def steps(self, arm: int = RUN_ARM, at: np.ndarray | None = None, after: int = -1) -> Steps:
+        """Loss, learning rate and gradient norm of every update behind step `after`, or of the steps of `at`."""
         if at is None:
-            return self._steps("ORDER BY step", arm)
+            return self._steps("AND step > ? ORDER BY step", arm, after)
         return self._steps("AND step IN (SELECT value FROM json_each(?)) ORDER BY step", arm, json.dumps(at.tolist()))
 
     def steps_by_block(self, arm: int = RUN_ARM) -> Iterator[Steps]:

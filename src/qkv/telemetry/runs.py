@@ -4,19 +4,23 @@ Made for thousands of runs: of a finished one only its settings and manifest are
 is shown of a single run checks its files; a list does not.
 """
 
+import contextlib
 import datetime
 import json
 import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from qkv.errors import ConfigError, QkvError, unknown
-from qkv.folder.run_folder import RunFolder, runs_in
-from qkv.jsontypes import JsonObject
+from qkv.folder.run_folder import RunFolder, runs_in, sha256_of
+from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.telemetry.notes import Note, read_notes
 from qkv.telemetry.reader import Telemetry
+from qkv.words import listed as words_listed
 
 State = Literal["finished", "training", "unfinished", "damaged"]
 _OF_THE_RUN = ("seed", "data.source", "training.schedule.steps")
@@ -39,20 +43,47 @@ class Listed:
     steps: int = 0
     when: str = ""
     """When the configuration was written: local time, ISO 8601 to the minute."""
+    tokenizer: str = ""
+    """What tells its vocabulary from others; "" where that is not known."""
+    data: str = ""
+    """What tells its texts from others, likewise."""
+    note: str = ""
+    starred: bool = False
 
     def to_json(self) -> JsonObject:
         """Plain values for --json."""
         return {**vars(self), "path": str(self.path), "name": self.path.name}
 
 
-def listed(folder: Path) -> list[Listed]:
-    """Every run that lies in a folder, the newest first. Raises ConfigError where that is no folder."""
+Known: TypeAlias = dict[Path, tuple[int, int, Listed]]
+"""Finished runs read before: when configuration and manifest were written, and what was found."""
+
+
+def listed(folder: Path, known: Known | None = None) -> list[Listed]:
+    """Every run that lies in a folder, the newest first; a finished one that is `known` is not read again.
+
+    Raises ConfigError where that is no folder.
+    """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; expected one that holds runs, such as runs")
-    return [_listed(path) for path in runs_in(folder)]
+    notes, known = read_notes(folder), {} if known is None else known
+    return [replace(_again(path, known), **vars(notes.get(path.name, Note()))) for path in runs_in(folder)]
 
 
-def _listed(path: Path) -> Listed:
+def _again(path: Path, known: Known) -> Listed:
+    """A run, from `known` where its files are still those."""
+    folder = RunFolder(path)
+    try:
+        written = folder.config.stat().st_mtime_ns, folder.manifest.stat().st_mtime_ns
+    except OSError:  # not finished
+        return run_at(path)
+    if known.get(path, ())[:2] != written:
+        known[path] = (*written, run_at(path))
+    return known[path][2]
+
+
+def run_at(path: Path) -> Listed:
+    """One run, whatever of it is there."""
     folder, found = RunFolder(path), Listed(path=path, task="", state="damaged", settings={})
     try:
         settings = _settings(folder.config.read_text(encoding="utf-8"))
@@ -61,7 +92,9 @@ def _listed(path: Path) -> Listed:
         found = replace(found, task=settings.get("task", ""), settings=settings, when=when)
         if not folder.is_finished:
             return _begun(folder, found)
-        summary = json.loads(folder.manifest.read_text(encoding="utf-8")).get("summary") or {}
+        manifest = json.loads(folder.manifest.read_text(encoding="utf-8"))
+        found = replace(found, **_identity(manifest))
+        summary = manifest.get("summary") or {}
         ngram = (summary.get("baselines_nats") or {}).get("ngram")
         loss = _number(summary.get("val_loss"))
         return replace(found, state="finished", loss=loss, ngram=_number(ngram), steps=int(summary.get("steps") or 0))
@@ -69,9 +102,25 @@ def _listed(path: Path) -> Listed:
         return found
 
 
+def further(run: Listed) -> Listed:
+    """A run that was not finished, as it is now: its settings are not read again."""
+    folder = RunFolder(run.path)
+    with contextlib.suppress(OSError, QkvError):  # as it was
+        return run_at(run.path) if folder.is_finished else _begun(folder, run)
+    return run
+
+
+def _identity(manifest: JsonMapping) -> dict[str, str]:
+    """Tokenizer and data by their hashes."""
+    tokenizer, data = (manifest.get("files") or {}).get("tokenizer.json"), (manifest.get("data") or {}).get("sha256")
+    return {"tokenizer": str(tokenizer or "")[:12], "data": str(data or "")[:12]}
+
+
 def _begun(folder: RunFolder, found: Listed) -> Listed:
     """Of a run that is not finished: as far as its telemetry goes."""
     state: State = "training" if folder.in_use() else "unfinished"
+    if not found.tokenizer and folder.tokenizer.is_file():
+        found = replace(found, tokenizer=sha256_of(folder.tokenizer)[:12])
     if not folder.telemetry.is_file():
         return replace(found, state=state)
     with Telemetry(folder.telemetry) as telemetry:
@@ -88,6 +137,15 @@ _LINE = re.compile(r"^(?:\[(?P<table>.+)\]|(?P<name>\S+) = (?P<value>\[\n[^]]*\]
 
 def _settings(text: str) -> dict[str, str]:
     """Path -> value of a config.toml that qkv wrote. (A TOML parser would take ten times as long.)"""
+    found: dict[str, str] = {}
+    for part in re.split(r"\n(?=\[)", text):
+        found.update(_table(part))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _table(text: str) -> dict[str, str]:
+    """The same of one table; most tables of many runs are equal."""
     found, table = {}, ""
     for line in _LINE.finditer(text):
         name, value = line["name"], line["value"]
@@ -100,9 +158,20 @@ def _settings(text: str) -> dict[str, str]:
 
 def differing(runs: Sequence[Listed]) -> list[str]:
     """The settings that are not the same in all of these runs; those that most often tell runs apart come first."""
-    paths = dict.fromkeys(path for run in runs for path in run.settings)
-    first = dict.fromkeys((*_OF_THE_RUN, *paths))
-    return [path for path in first if len({run.settings.get(path) for run in runs}) > 1]
+    first = runs[0].settings if runs else {}
+    other = dict.fromkeys(path for run in runs if run.settings.keys() != first.keys() for path in run.settings)
+    found = {path for run in runs for path, _ in run.settings.items() ^ first.items()}
+    return [path for path in dict.fromkeys((*_OF_THE_RUN, *first, *other)) if path in found]
+
+
+def incomparable(runs: Sequence[Listed]) -> str:
+    """Why the losses of these runs cannot be compared, in a sentence; "" where nothing known speaks against it."""
+    names = {"task": "tasks", "tokenizer": "tokenizers", "data": "texts"}
+    found = [words for key, words in names.items() if len({vars(run)[key] for run in runs} - {""}) > 1]
+    if not found:
+        return ""
+    instead = " Bits per byte are." if found == ["tokenizers"] else ""
+    return f"These runs have different {words_listed(found)}, so their losses are not comparable.{instead}"
 
 
 def where(runs: Iterable[Listed], asked: Iterable[str]) -> list[Listed]:

@@ -125,6 +125,9 @@ class Follower(Generic[P]):
     `look(folder)` gives what is told, a dataclass of plain values.
     """
 
+    entry = "live.js"
+    """The module in `static/` that the page begins with."""
+
     def __init__(self, folder: Path, look: Callable[[Path], P]) -> None:
         self.folder, self._look = folder, look
         self.pulse: P = look(folder)

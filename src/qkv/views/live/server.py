@@ -142,15 +142,22 @@ def _edition(folder: Path) -> tuple[str, int, int]:
         return "", 0, 0
 
 
+class Answering(Protocol):
+    """Who answers what a page asks."""
+
+    def answer(self, name: str, given: object) -> object: ...
+
+
 class Shown(Protocol):
     """What a server shows: a folder that is followed, and what of it can be read and asked."""
 
     folder: Path
+    entry: str
     closing: bool
     answers: Shared
 
     @property
-    def desk(self) -> Desk | None: ...
+    def desk(self) -> Answering | None: ...
     def end(self) -> None: ...
     def spare(self) -> None: ...
     def payload(self) -> object: ...
@@ -165,7 +172,7 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
 
     async def index(request: Request) -> Response:
         headers = {**_HEADERS, "content-security-policy": LIVE_POLICY}
-        return HTMLResponse(live_page(page.folder.resolve().name), headers=headers)
+        return HTMLResponse(live_page(page.folder.resolve().name, page.entry), headers=headers)
 
     async def static(request: Request) -> Response:
         return _static(request.path_params["name"])

@@ -18,6 +18,8 @@ from qkv.views.live.guard import is_loopback
 from qkv.views.live.server import Page, Shown, application
 from qkv.views.study.section import is_study
 from qkv.views.study.server import StudyPage
+from qkv.views.workbench.board import is_workbench
+from qkv.views.workbench.server import WorkbenchPage
 
 SILENT_SECONDS = 10.0
 """In which a connection must have sent the whole head of a request."""
@@ -69,14 +71,16 @@ def serve(
 
 
 def shown_of(folder: str | Path, beside: str | Path | None = None) -> Shown:
-    """What is shown of a folder: a run, beside another or not, or a study.
+    """What is shown of a folder: a run, beside another or not, a study, or all the runs in it.
 
-    Raises RunFolderError for what is neither, UserError for a study that is to stand beside something.
+    Raises RunFolderError for what is none of these, UserError for several that are to stand beside something.
     """
-    if is_study(folder):
+    several = not is_study(folder) and is_workbench(Path(folder))
+    if is_study(folder) or several:
         if beside is not None:
-            raise UserError(f"{folder} is a study, and --beside compares two runs; leave --beside out")
-        return StudyPage(Path(folder))
+            what = "holds many runs" if several else "is a study"
+            raise UserError(f"{folder} {what}, and --beside compares two runs; leave --beside out")
+        return WorkbenchPage(Path(folder)) if several else StudyPage(Path(folder))
     return Page(RunFolder.open(folder).path, None if beside is None else RunFolder.open(beside).path)
 
 

@@ -33,12 +33,17 @@ def bundle(entry: str, gives: str = "") -> str:
 
     With `gives`, the script leaves the entry's default export in a constant of that name.
     """
-    order: list[str] = []
-    _visit(entry, order, [])
-    parts = ['"use strict";', "const modules = {};", *(_wrapped(name, static_text(name)) for name in order)]
+    parts = ['"use strict";', "const modules = {};", *(_wrapped(name, static_text(name)) for name in modules_of(entry))]
     if gives:
         return f"const {gives} = (() => {{\n" + "\n".join([*parts, f"return modules[{entry!r}].default;"]) + "\n})();\n"
     return "(() => {\n" + "\n".join(parts) + "\n})();\n"
+
+
+def modules_of(entry: str) -> list[str]:
+    """The module `entry` and all that it imports, each after those that it needs."""
+    order: list[str] = []
+    _visit(entry, order, [])
+    return order
 
 
 def _visit(name: str, order: list[str], above: list[str]) -> None:

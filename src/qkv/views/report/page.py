@@ -7,7 +7,7 @@ outside script, style, font or image.
 import html
 from typing import TYPE_CHECKING
 
-from qkv.views.report.bundle import LIBRARIES, bundle, libraries, script_safe, static_text
+from qkv.views.report.bundle import LIBRARIES, bundle, libraries, modules_of, script_safe, static_text
 from qkv.views.report.packed import carried, embed
 from qkv.views.report.playground import POLICY as PLAYGROUND_POLICY
 from qkv.views.report.playground import playground_template
@@ -62,7 +62,8 @@ _LIVE = """<!doctype html>
 <title>{title}</title>
 <link rel="stylesheet" href="static/report.css">
 {libraries}
-<script type="module" src="static/live.js"></script>
+{modules}
+<script type="module" src="static/{entry}"></script>
 </head>
 <body>
 <a class="skip" href="#report">to the page</a>
@@ -73,10 +74,11 @@ _LIVE = """<!doctype html>
 """  # noqa: E501
 
 
-def live_page(name: str) -> str:
-    """The page that a server gives: the same modules, loaded as they are; the payload comes afterwards."""
+def live_page(name: str, entry: str = "live.js") -> str:
+    """The page that a server gives: the same modules, loaded as they are, all at once; the payload comes afterwards."""
+    modules = "\n".join(f'<link rel="modulepreload" href="static/{module}">' for module in modules_of(entry))
     scripts = "\n".join(f'<script src="static/{library}"></script>' for library in LIBRARIES)
-    return _LIVE.format(title=html.escape(f"{name} · qkv"), libraries=scripts)
+    return _LIVE.format(title=html.escape(f"{name} · qkv"), libraries=scripts, modules=modules, entry=entry)
 
 
 def render_page(report: "Report") -> str:

@@ -25,9 +25,7 @@ def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence
     cannot be written, UserError for a place that is none or a text that cannot be shown; nothing is written then.
     """
     if out is not None:
-        check_place(out)
-        if os.path.isfile(out) and Path(out).suffix.lower() not in (".html", ".htm"):
-            raise UserError(f"{out} is there already and is no page; choose another place, such as report.html")
+        check_page(out)
     folder = RunFolder.open(run)
     told = folder.steadily(lambda: read_report(folder.path, texts))
     page = render_page(told).encode()
@@ -37,6 +35,13 @@ def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence
         folder.note_hash(folder.report.name, digest)
         keep(folder, [(answer.question, answer.brief or answer.sentence) for answer in told.answers])
     return path
+
+
+def check_page(out: str | Path) -> None:
+    """Make sure that a page may be written to `out`. Raises UserError for a place that is none, or another file's."""
+    check_place(out)
+    if os.path.isfile(out) and Path(out).suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"{out} is there already and is no page; choose another place, such as report.html")
 
 
 def read_report(folder: Path, texts: Sequence[str] = ()) -> Report:

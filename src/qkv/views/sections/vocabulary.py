@@ -24,6 +24,7 @@ N_DRAWN = 240
 N_NEAR = 8
 N_TRIO = 14
 N_STEPS = 6
+MANY_ROWS = 6000
 LONGEST_CONTEXT = 256
 
 
@@ -43,18 +44,30 @@ class TrioSection:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PlaneSection:
+    """Every row of W_E as a point."""
+
+    steps: tuple[int, ...]
+    tokens: tuple[str, ...]
+    """By id."""
+    counts: tuple[int, ...] | None
+    specials: tuple[int, ...]
+    places: Packed
+    """[step, token, 2]: on the two directions of their largest variance at the last step."""
+    shares: tuple[float, float]
+    """Of all variance of the rows at the last step, on these directions."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class WordsSection:
-    """Rows of W_E as points: the most frequent tokens, their neighbours among each other, and a map of them."""
+    """Rows of W_E: the most frequent tokens, their neighbours among each other, and a map of all rows."""
 
     steps: tuple[int, ...]
     tokens: tuple[str, ...]
     token_ids: tuple[int, ...]
     counts: tuple[int, ...] | None
     n_rows: int
-    places: Packed
-    """[step, token, 2]: on the two directions of their largest variance at the last step."""
-    shares: tuple[float, float]
-    """Of all variance of the drawn tokens at the last step, on these directions."""
+    plane: PlaneSection
     nearest: Packed
     """int32 [step, token, rank]: numbers of the nearest tokens."""
     cosines: Packed
@@ -83,17 +96,14 @@ def words_section(
     if len(ids) < 3:
         return None
     steps = snapshots.spread(N_STEPS)
-    tables = {step: snapshots.read(table, step)[ids].astype(np.float64) for step in steps}
-    axes, share = _axes(tables[steps[-1]])
-    near = [_nearest(tables[step]) for step in steps]
+    near = [_nearest(snapshots.read(table, step)[ids].astype(np.float64)) for step in steps]
     return WordsSection(
         steps=tuple(steps),
         tokens=tuple(tokens[i] for i in ids),
         token_ids=tuple(ids),
         counts=None if counts is None else tuple(int(counts[i]) for i in ids),
         n_rows=len(tokens),
-        places=pack(np.stack([(tables[step] - tables[steps[-1]].mean(0)) @ axes for step in steps])),
-        shares=share,
+        plane=_plane(snapshots, tokens, counts, specials),
         nearest=pack(np.stack([ranked for ranked, _ in near])),
         cosines=pack(np.stack([cosines for _, cosines in near])),
         null_cosine=largest_by_chance(len(ids) - 1, snapshots.shapes[table][1]),
@@ -109,13 +119,35 @@ def _drawn(n: int, counts: np.ndarray | None, specials: set[int]) -> list[int]:
     return [int(i) for i in order if int(i) not in specials and (counts is None or counts[i] > 0)][:N_DRAWN]
 
 
-def _axes(table: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
-    """The two directions of largest variance, [d_model, 2], with a fixed sign, and their shares of all variance."""
-    _, sizes, directions = np.linalg.svd(table - table.mean(0), full_matrices=False)
-    axes = directions[:2].T
+def _plane(
+    snapshots: Snapshots, tokens: Sequence[str], counts: np.ndarray | None, specials: Sequence[int]
+) -> PlaneSection:
+    """All rows at `N_STEPS` steps; of a large vocabulary at the first and the last."""
+    steps = snapshots.spread(N_STEPS if len(tokens) <= MANY_ROWS else 2)
+    last = snapshots.read(snapshots.token_table, steps[-1]).astype(np.float64)
+    center = last.mean(0)
+    axes, shares = _axes(last - center)
+    return PlaneSection(
+        steps=tuple(steps),
+        tokens=tuple(tokens),
+        counts=None if counts is None else tuple(int(n) for n in counts),
+        specials=tuple(int(i) for i in specials),
+        places=pack(np.stack([(snapshots.read(snapshots.token_table, step) - center) @ axes for step in steps])),
+        shares=shares,
+    )
+
+
+def _axes(rows: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
+    """The two directions of largest variance of centered rows, [d_model, 2], with a fixed sign, and their shares of all
+    variance.
+    """
+    sizes, directions = np.linalg.eigh(rows.T @ rows)
+    axes = directions[:, : -3 if len(sizes) > 2 else None : -1]
+    axes = np.pad(axes, ((0, 0), (0, 2 - axes.shape[1])))  # of a width of one there is no second
     axes = axes * np.where(axes[np.abs(axes).argmax(0), [0, 1]] < 0, -1.0, 1.0)
-    total = float((sizes**2).sum()) or 1.0
-    return axes, (float(sizes[0] ** 2) / total, float(sizes[1] ** 2) / total)
+    found = [*sizes[::-1].clip(0), 0.0]
+    total = float(sum(found)) or 1.0
+    return axes, (float(found[0]) / total, float(found[1]) / total)
 
 
 def _nearest(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,35 +3,15 @@
 // has gone on.
 
 import { h, lastOnly } from "./dom.js";
-import { openWire } from "./decode.js";
 import { allSteps, empty, openPage } from "./sections.js";
+import { ask, listen, payload, purse } from "./server.js";
 import { openStudy } from "./studied.js";
 
-const SHARE = 0.002; // of one core, that drawing anew may take from a training
-const CREDIT = 0.1; // seconds that may be taken ahead
 const LEAST = 1; // seconds between two rounds
 
 // Where the sections stand that a run in training changes: read again while one of these is in sight. The slider stands
 // everywhere, and its steps come with the map.
 const PLACES = { loss: ["loss"], map: ["grid", "map", "stepper"], grid: ["grid"], matrices: ["matrices"], samples: ["answers"], rows: ["matrices", "words"], words: ["words"] };
-
-async function ask(name, question) {
-  const response = await fetch(`ask/${name}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question) })
-    .catch(() => null);
-  if (!response) throw new Error("The server no longer answers; start it again with qkv view.");
-  if (response.ok) return openWire(await response.arrayBuffer());
-  throw await mistake(response);
-}
-
-// What the server says is wrong.
-async function mistake(response) {
-  const said = await response.text();
-  try {
-    return new Error(JSON.parse(said).error);
-  } catch {
-    return new Error(said.trim());
-  }
-}
 
 // Sections that changed between two pulses; a training goes back where its loss has spiked.
 export function changed(before, now) {
@@ -56,17 +36,6 @@ function sections(more) {
 
 const drawn = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 
-// What drawing anew may cost a training: `spend(seconds)` gives in how many seconds it may be done again.
-function purse() {
-  let [debt, since] = [0, performance.now()];
-  return (seconds) => {
-    const now = performance.now();
-    debt = Math.max(0, debt - (SHARE * (now - since)) / 1000) + seconds;
-    since = now;
-    return Math.max(0, (debt - CREDIT) / SHARE);
-  };
-}
-
 // What a page is laid out by, once: sections with something in them, whether there is a slider, measures to choose among.
 const laid = (model) => [Object.keys(PLACES).filter((name) => !empty(model.get(name))).length, Number(model.get("steps").length > 1),
   ...["map", "grid"].map((name) => model.get(name)?.measures.length ?? 0)];
@@ -81,25 +50,6 @@ function again(following, isAnother = false) {
   if (isAnother) asked.delete("addr");
   history.replaceState(null, "", `#${asked}`);
   location.reload();
-}
-
-// Hear the server's pulses while the page is looked at: a browser has six connections for each host, and a hidden tab that
-// kept one would stand in the way of the next. Whoever comes back hears the newest pulse first.
-function listen(heard, stands = (_) => {}) {
-  let events = null;
-  const tune = () => {
-    if (document.hidden) {
-      events?.close();
-      events = null;
-    } else if (!events) {
-      events = new EventSource("events");
-      events.addEventListener("pulse", ({ data }) => heard(data));
-      events.onerror = () => stands(false);
-      events.onopen = () => stands(true);
-    }
-  };
-  document.addEventListener("visibilitychange", tune);
-  tune();
 }
 
 function follow(model) {
@@ -151,12 +101,6 @@ function follow(model) {
     (was ? changed(was, pulse) : pulse.finished ? [] : ["loss", "map"]).forEach((name) => pending.add(name));
     catchUp();
   }, (stands) => model.set("connected", stands));
-}
-
-async function payload() {
-  const response = await fetch("payload");
-  if (!response.ok) throw await mistake(response);
-  return response.json();
 }
 
 // A study is small: its page is drawn again whenever a training has ended, one that ended before the first pulse too. Where

@@ -5,6 +5,7 @@ import { d3, Plot } from "./vendor.js";
 import { h, perFrame } from "./dom.js";
 import { fixed, number, tick, tickOfSteps, whole } from "./format.js";
 import { apart, chart, fitted, plot, series, shifted, widthOf } from "./figure.js";
+import { smoothed } from "./overlay.js";
 import { controls, view } from "./view.js";
 
 const SMOOTH = 0.03; // of the number of points
@@ -18,23 +19,13 @@ function beyond(losses, [low, high], unit) {
   return words ? ` Outside the picture: ${words}.` : "";
 }
 
-function smoothed(points) {
-  const half = Math.round((points.length * SMOOTH) / 2);
-  if (half < 2) return [];
-  const sums = [0];
-  points.forEach((point) => sums.push(sums[sums.length - 1] + point.loss));
-  return points.map((point, i) => {
-    const reach = Math.min(half, i, points.length - 1 - i);
-    return { step: point.step, loss: (sums[i + reach + 1] - sums[i - reach]) / (2 * reach + 1) };
-  });
-}
-
 // What is drawn of the section: { loss, train, val, smooth, lastStep }.
 function read(loss) {
   const points = (steps, values) => steps.map((step, i) => ({ step, loss: values[i] })).filter((p) => p.loss !== null);
   const [train, val] = [points(loss.train_steps, loss.train), points(loss.val_steps, loss.val)];
   const lastStep = Math.max(d3.max(train, (p) => p.step) ?? 0, d3.max(val, (p) => p.step) ?? 0);
-  return { loss, train, val, smooth: smoothed(train), lastStep };
+  const means = smoothed(train.map((p) => p.loss), SMOOTH);
+  return { loss, train, val, smooth: means ? train.map((p, i) => ({ step: p.step, loss: means[i] })) : [], lastStep };
 }
 
 function build({ model, figure, hear }) {

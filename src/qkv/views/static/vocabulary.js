@@ -2,18 +2,16 @@
 // Words: a token's neighbours in W_E at any step, a map of the rows that moves with the slider, and how alike words are in x,
 // q, k and v, with what another basis inside a head would make of it.
 
-import { d3, Plot } from "./vendor.js";
+import { d3 } from "./vendor.js";
 import { add, clear, h, lastOnly, newId, scroll, table, together } from "./dom.js";
-import { fixed, number, percent, token, whole } from "./format.js";
+import { fixed, number, token, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
-import { chart, fitted, inside, plot } from "./figure.js";
+import { plane } from "./plane.js";
 import { raster } from "./raster.js";
 import { bar, linear } from "./scale.js";
 import { theme } from "./theme.js";
 import { controls, view } from "./view.js";
 import { entry } from "./entry.js";
-
-const LABELLED = 60;
 
 // What a reader would call a word: 2, a letter: 1, anything else: 0.
 const wordlike = (text) => (/^\s*\p{L}{2,}$/u.test(text) ? 2 : /^\s*\p{L}$/u.test(text) ? 1 : 0);
@@ -48,41 +46,6 @@ function near({ model, ask: may, figure }, section, state, el) {
     }, failed)), { label: "Any other token of the vocabulary", button: "find" }));
   }
   return draw;
-}
-
-// Of labels that would cover each other only the more frequent stays.
-function uncovered(index, scales, values, dimensions, context, next) {
-  const group = inside(index, scales, values, dimensions, context, next);
-  const kept = [];
-  for (const text of [...group.children]) {
-    const [x, y] = text.getAttribute("transform").match(/-?[\d.]+/g).map(Number);
-    const chosen = text.getAttribute("fill") === "none"; // its place is kept for the larger label that is drawn of it
-    const box = chosen ? [x, y - 7, 4.4 * text.textContent.length + 2, 15] : [x + Number(text.getAttribute("dx")), y, 3.6 * text.textContent.length + 2, 7];
-    if (kept.some(([a, b, w, height]) => Math.abs(a - box[0]) < w + box[2] && Math.abs(b - box[1]) < height + box[3])) text.remove();
-    else kept.push(box);
-    if (chosen) text.remove();
-  }
-  return group;
-}
-
-function mapOf({ model, figure }, section, state) {
-  const places = unpack(section.places);
-  const extent = (k) => d3.extent(places.values.filter((_, i) => i % 2 === k));
-  const domains = [extent(0), extent(1)];
-  const title = h("span");
-  const frame = figure({ title, caption: `${section.tokens.length < section.n_rows ? `The ${whole(section.tokens.length)} most frequent of ${whole(section.n_rows)} rows of W_E, each` : "Each row of W_E"} on the two directions of their largest variance at the last step (${percent(section.shares[0])} and ${percent(section.shares[1])} of all their variance there); the same directions at every step, so that movement is movement. What lies close here may lie far apart in the other directions.` });
-  return chart(frame, (width, colours) => {
-    const at = stepIndex(section.steps, model.get("step"));
-    title.textContent = `The rows of W_E at step ${whole(section.steps[at])}`;
-    const points = section.tokens.map((name, i) => ({ name: token(name), label: fitted(token(name), width / 4), i, x: places.at(at, i, 0), y: places.at(at, i, 1), count: section.counts?.[i] }));
-    return plot(colours, `map of ${points.length} tokens at step ${section.steps[at]}`, {
-      width, height: Math.max(260, Math.min(440, width * 0.62)), margin: 18, x: { domain: domains[0], axis: null }, y: { domain: domains[1], axis: null },
-      marks: [Plot.dot(points, { x: "x", y: "y", r: 2.2, fill: colours.role.E, fillOpacity: 0.5, channels: { token: "name", met: (p) => whole(p.count) }, tip: { format: { x: false, y: false } } }),
-        Plot.text([...points.filter((p) => p.i === state.token), ...points.slice(0, LABELLED).filter((p) => p.i !== state.token)], { x: "x", y: "y", text: "label", dy: -7, fill: (p) => (p.i === state.token ? "none" : colours.soft), fontSize: 11, render: uncovered }),
-        Plot.dot(points.filter((p) => p.i === state.token), { x: "x", y: "y", r: 7, stroke: colours.accent, strokeWidth: 2 }),
-        Plot.text(points.filter((p) => p.i === state.token), { x: "x", y: "y", text: "label", dy: -14, fill: colours.accent, fontWeight: 700, fontSize: 13, render: inside })],
-    });
-  });
 }
 
 // Three words and the cosines between them, in each of x, q, k and v.
@@ -151,7 +114,7 @@ function build(place, section) {
   const [left, right] = [h("div"), h("div")];
   el.append(h("div.two-columns", null, left, right));
   const within = (side) => ({ ...place, figure: (options) => place.figure(options, side) });
-  const draws = [near(within(left), section, state, left), mapOf(within(right), section, state), section.trio ? trio(place, section) : () => {}];
+  const draws = [near(within(left), section, state, left), plane(within(right), section, state), section.trio ? trio(place, section) : () => {}];
   const draw = () => draws.forEach((part) => part());
   context(place);
   follow(["step"], draw);

@@ -1,0 +1,10 @@
+// @ts-check
+// The workbench as a file.
+
+import { show } from "./carried.js";
+import { openWorkbench } from "./workbench.js";
+
+show(async (main, payload, numbers) => {
+  await numbers;
+  openWorkbench(main, payload, null);
+});
