@@ -18,7 +18,7 @@ from qkv import recipe
 from qkv.config import from_dict
 from qkv.errors import ConfigError, DamagedFileError, MissingExtra, RunFolderError, UserError, several, unknown
 from qkv.folder.run_folder import RunFolder
-from qkv.folder.verified import Damage, check_weights, is_whole
+from qkv.folder.verified import Damage, check_file, check_weights, is_whole
 from qkv.inspection.one_text import OneText, float64_copy, one_text
 from qkv.instruments.ledger import check_kept
 from qkv.jsontypes import JsonObject
@@ -28,7 +28,7 @@ from qkv.othernames import unknown_setting
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
 from qkv.telemetry import History, Telemetry, damage, write_table
 from qkv.tokenizers.tokenizer import Tokenizer
-from qkv.words import many
+from qkv.words import many, percent
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,6 +63,15 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.config.preset} {self.config.model.kind}, weights={self.weights!r})"
+
+    @cached_property
+    def answering(self) -> Task:
+        """The task with what its answers need beside weights. Raises DamagedFileError where that is damaged."""
+        path = self.path / self.task.companion
+        if not self.task.companion or not path.is_file():
+            return self.task
+        check_file(path)
+        return self.task.with_companion(path.read_bytes())
 
     @cached_property
     def model(self) -> Any:
@@ -223,7 +232,7 @@ class Run:
                 )
         read = from_dict(PredictOptions, given)
         options = dataclasses.replace(options, **{name: getattr(read, name) for name in given})
-        return self.task.predict(self.model, self.tokenizer, several("texts", texts), options)
+        return self.answering.predict(self.model, self.tokenizer, several("texts", texts), options)
 
     def scores(
         self, texts: Sequence[str], k: int, options: PredictOptions | None = None
@@ -234,7 +243,7 @@ class Run:
         Raises ConfigError for a translation model, whose outputs are no single choice.
         """
         self._reads_text()
-        return self.task.scores(self.model, self.tokenizer, several("texts", texts), k, options or PredictOptions())
+        return self.answering.scores(self.model, self.tokenizer, several("texts", texts), k, options or PredictOptions())
 
     def chat(self, messages: Sequence[str]) -> list[str]:
         """What a person says to a chat model, each in the model's own format, for `predict(..., chat=True)`; a JSON
@@ -298,7 +307,7 @@ class Run:
         """
         model = self.changed(changes)[0] if changes else self.model
         with torch.inference_mode(), self.config.machine.passing():
-            return self.task.evaluate(model, self.corpus(source, text_column=text_column, label_column=label_column))
+            return self.answering.evaluate(model, self.corpus(source, text_column=text_column, label_column=label_column))
 
     def changed(self, changes: Sequence[str]) -> tuple[Any, list[str]]:
         """A copy of the model with matrices changed, and a sentence for each change, which says who shares the matrix.
@@ -441,7 +450,7 @@ class Run:
 
         A Hugging Face folder has config.json, safetensors, tokenizer and a model card. `fit.family` is the layout of
         transformers that loads it. If it is None, `fit.why_not` says why, and the folder has a modeling file of ours.
-        `fit.notes` says what to know of a GGUF file, which llama.cpp reads.
+        `fit.notes` says what to know of the file, such as what it has not.
 
         Raises RunFolderError if `out` already exists, ConfigError for a kind of model that cannot be written or an
         unknown format, MissingExtra where ONNX is not installed.
@@ -466,8 +475,20 @@ class Run:
         card = model_card(name, config, fit, manifest, summary, weights=self.weights)
         if fit is None:
             write_onnx(self.model, config, self.tokenizer, out, card=card, chat=told["chat"])
-            return Fit(None, "")
-        return write_checkpoint(config, self._stored_state(), self.tokenizer, out, card=card, **told)
+            made = Fit(None, "")
+        else:
+            made = write_checkpoint(config, self._stored_state(), self.tokenizer, out, card=card, **told)
+        return dataclasses.replace(made, notes=(*made.notes, *self._left_behind()))
+
+    def _left_behind(self) -> list[str]:
+        """A sentence on what an export has not, of a classifier that attention is a part of; else none."""
+        if "attention_share" not in self.summary:
+            return []
+        own, alone = (percent(self.summary[name]) for name in ("accuracy", "attention_accuracy"))
+        return [
+            f"It holds attention alone, whose validation accuracy is {alone}; with the linear model, which no format"
+            f" has, `qkv predict` reaches {own}"
+        ]
 
     def _stored_state(self) -> dict[str, Tensor]:
         """The values of every address, shared ones under each of their names."""

@@ -139,7 +139,7 @@ def test_words_are_counted_on_some_texts_of_every_class_in_whatever_order_the_ro
     (tmp_path / "t.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
     (tmp_path / "v.tsv").write_text("text\tlabel\nalpha x\ta\nbeta x\tb\n")
     data = load(tmp_path / "t.tsv", val=str(tmp_path / "v.tsv"))
-    monkeypatch.setattr(room, "MOST_TEXTS", 20)
+    monkeypatch.setattr("qkv.data.examples.MOST_COUNTED", 20)
     found = room.labelled_baselines(data)
-    assert found.linear == 1.0 and found.note == "TF-IDF counted 20 of 62 texts"
-    assert set(data.train.classes[room._sample("labelled baselines", data.train.classes, 20)]) == {0, 1, 2}
+    assert found.linear == 1.0 and found.note == "TF-IDF counted 21 of 62 texts"
+    assert set(data.train.classes[data.counted]) == {0, 1, 2}

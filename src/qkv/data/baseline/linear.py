@@ -1,0 +1,329 @@
+"""A linear model on the n-grams of a text: TF-IDF and logistic regression, without another library.
+
+What is counted: words and pairs of words, and runs of 2 to 5 characters inside a word with a space at either end (those
+of at least two texts). A count n weighs (1 + ln n) idf with idf = 1 + ln((1 + texts) / (1 + texts with it)), and each of
+the two kinds has length 1 in every text (Salton and Buckley 1988; Wang and Manning 2012, ACL). Of `STRENGTH` times the
+summed loss plus half the squared weights the minimum is found by L-BFGS (Nocedal 1980); the bias is not penalized. Two
+classes share one vector of weights. N-grams are known by 64-bit hashes, so that none needs to be stored as text.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from qkv.randomness import generator
+
+WORDS = re.compile(r"\w+(?:'\w+)?|[^\w\s]")
+"""What counts as a word: letters and digits, or one mark."""
+STRENGTH = 4.0
+"""C of the regression: the inverse of its penalty."""
+MOST_FEATURES = 1 << 19
+"""N-grams that have a weight; beyond, those of the most texts do."""
+TOLERANCE = 1e-4
+"""The minimum is found where no slope of the loss per text is larger."""
+_LENGTHS = range(2, 6)
+_CHUNK = 2000
+_MEMORY, _ROUNDS, _HALVINGS = 10, 300, 40
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Vectors:
+    """Sparse rows: what stands in row i begins at `starts[i]`."""
+
+    starts: np.ndarray
+    """int64 [n + 1]."""
+    columns: np.ndarray
+    """int64 [n_values]: the feature of each value."""
+    values: np.ndarray
+    """float64 [n_values]."""
+
+    def times(self, weights: np.ndarray) -> np.ndarray:
+        """The rows times a matrix [n_features, n_out]: float64 [n, n_out]."""
+        columns, starts, values = map(torch.from_numpy, (self.columns, self.starts[:-1], self.values))
+        table = torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float64))
+        return F.embedding_bag(columns, table, starts, mode="sum", per_sample_weights=values).numpy()
+
+    def turned(self, n_features: int) -> "Vectors":
+        """The transposed matrix, a row for each feature."""
+        order = np.argsort(self.columns, kind="stable")
+        rows = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        starts = np.concatenate([[0], np.cumsum(np.bincount(self.columns, minlength=n_features))])
+        return Vectors(starts=starts, columns=rows[order], values=self.values[order])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Linear:
+    """The n-grams that it knows, and their weights."""
+
+    keys: np.ndarray
+    """uint64 [n_features], increasing: the hash of each n-gram, odd for one of characters."""
+    idf: np.ndarray
+    """float64 [n_features]."""
+    weights: np.ndarray
+    """float32 [n_features, n_out]; n_out is 1 for two classes."""
+    bias: np.ndarray
+    """float64 [n_out]."""
+
+    def vectors(self, texts: Sequence[str]) -> Vectors:
+        """TF-IDF of each text."""
+        return _weighted(_counted(texts, self.keys), self.keys, self.idf)
+
+    def logits(self, texts: Sequence[str]) -> np.ndarray:
+        """The score of each class for each text: float64 [n, n_classes]; the first of two classes has 0."""
+        parts = [self.vectors(texts[i : i + _CHUNK]).times(self.weights) for i in range(0, len(texts), _CHUNK)]
+        return classes_of(np.concatenate([np.zeros((0, len(self.bias))), *parts]) + self.bias)
+
+    def spans(self, text: str) -> list[tuple[int, int, np.ndarray]]:
+        """(first character, end, what it adds to the logits [n_classes]) of each word of a text.
+
+        An n-gram's share of the logits is split among the words that it stands in, so that these and the bias sum to
+        the logits.
+        """
+        words = [(m.start(), m.end()) for m in WORDS.finditer(text)]
+        owners = _places(text, words)
+        keys, place = np.concatenate([k for k, _ in owners]), np.concatenate([p for _, p in owners])
+        found = self.vectors([text])
+        value = np.zeros((len(self.keys), len(self.bias)))
+        n = np.zeros(len(self.keys))
+        at = np.minimum(np.searchsorted(self.keys, keys), max(0, len(self.keys) - 1))
+        known = self.keys[at] == keys
+        np.add.at(n, at[known], 1)
+        value[found.columns] = found.values[:, None] * self.weights[found.columns]
+        share = np.zeros((len(words), len(self.bias)))
+        np.add.at(share, place[known], value[at[known]] / n[at[known], None])
+        return [(first, end, added) for (first, end), added in zip(words, classes_of(share), strict=True)]
+
+    def tensors(self, prefix: str = "") -> dict[str, np.ndarray]:
+        """What is stored of it, by name."""
+        return {f"{prefix}{name}": np.ascontiguousarray(value) for name, value in vars(self).items()}
+
+
+def fit_linear(
+    texts: Sequence[str],
+    classes: np.ndarray,
+    n_classes: int,
+    *,
+    held: np.ndarray | None = None,
+    class_weights: np.ndarray | None = None,
+    tolerance: float = TOLERANCE,
+) -> tuple[Linear, np.ndarray]:
+    """(the model of all texts, the logits [n_held, n_classes] that one without the held texts gives to these).
+
+    classes: int64 [n]; held: bool [n], None holds none; `class_weights` [n_classes] multiply each text's loss. Both
+    models count the same n-grams.
+    """
+    keys, idf, counted = _vocabulary(_counted(texts, None))
+    x = _weighted(counted, keys, idf)
+    each = np.ones(len(texts)) if class_weights is None else class_weights[classes]
+    held = np.zeros(len(texts), dtype=bool) if held is None else held
+    table = np.zeros((len(keys) + 1, 1 if n_classes == 2 else n_classes))
+    logits = np.zeros((0, n_classes))
+    if held.any():
+        table = _fitted(x, classes, each * ~held, table, tolerance)
+        logits = classes_of(x.times(table[:-1]) + table[-1])[held]
+    table = _fitted(x, classes, each, table, tolerance)
+    return Linear(keys=keys, idf=idf, weights=table[:-1].astype(np.float32), bias=table[-1]), logits
+
+
+def _fitted(x: Vectors, classes: np.ndarray, each: np.ndarray, start: np.ndarray, tolerance: float) -> np.ndarray:
+    """The weights, the bias in the last row, of the least loss: float64 [n_features + 1, n_out] as `start`."""
+    across, n_out = x.turned(len(start) - 1), start.shape[1]
+    texts, scale = np.arange(len(classes)), 1 / (STRENGTH * max(1.0, float(each.sum())))
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        table = flat.reshape(start.shape)
+        logs = log_softmax(classes_of(x.times(table[:-1]) + table[-1]))
+        slope = np.exp(logs)
+        slope[texts, classes] -= 1
+        slope = each[:, None] * slope[:, -n_out:]
+        loss = -STRENGTH * float((each * logs[texts, classes]).sum())
+        grad = STRENGTH * np.concatenate([across.times(slope), slope.sum(0, keepdims=True)])
+        grad[:-1] += table[:-1]
+        return scale * (loss + 0.5 * float(np.vdot(table[:-1], table[:-1]))), scale * grad.ravel()
+
+    return minimize(objective, start.ravel(), tolerance).reshape(start.shape)
+
+
+def read_linear(tensors: dict[str, np.ndarray], prefix: str = "") -> Linear:
+    """What `Linear.tensors` gave."""
+    return Linear(**{name: tensors[f"{prefix}{name}"] for name in ("keys", "idf", "weights", "bias")})
+
+
+def balanced(classes: np.ndarray, n_classes: int) -> np.ndarray:
+    """Weights that give every class the same sum over these texts, 1 in the mean: float64 [n_classes]."""
+    return len(classes) / (n_classes * np.maximum(np.bincount(classes, minlength=n_classes), 1))
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Of each row [n, n_classes]."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+def minimize(
+    objective: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray, tolerance: float
+) -> np.ndarray:
+    """Where a smooth convex function, given as (value, gradient), is least: L-BFGS with halved steps."""
+    x, (value, grad) = start, objective(start)
+    pairs: list[tuple[np.ndarray, np.ndarray, float]] = []
+    for _ in range(_ROUNDS):
+        if np.abs(grad).max(initial=0.0) <= tolerance:
+            break
+        way = -_inverse_times(pairs, grad)
+        slope, step = float(way @ grad), 1.0 if pairs else min(1.0, 1 / np.abs(grad).sum())
+        for _ in range(_HALVINGS):
+            new_value, new_grad = objective(x + step * way)
+            if new_value <= value + 1e-4 * step * slope:
+                break
+            step /= 2
+        else:
+            break  # rounding is all that is left
+        change, bend = step * way, new_grad - grad
+        if (curvature := float(change @ bend)) > 0:
+            pairs = [*pairs[1 - _MEMORY :], (change, bend, curvature)]
+        x, value, grad = x + change, new_value, new_grad
+    return x
+
+
+def _inverse_times(pairs: list[tuple[np.ndarray, np.ndarray, float]], grad: np.ndarray) -> np.ndarray:
+    """The inverse Hessian that the last steps tell of, times a gradient: the two loops of Nocedal 1980."""
+    out, factors = grad.copy(), []
+    for change, bend, curvature in reversed(pairs):
+        factors.append(float(change @ out) / curvature)
+        out -= factors[-1] * bend
+    if pairs:
+        _, bend, curvature = pairs[-1]
+        out *= curvature / float(bend @ bend)
+    for (change, bend, curvature), factor in zip(pairs, reversed(factors), strict=True):
+        out += (factor - float(bend @ out) / curvature) * change
+    return out
+
+
+def sample(name: str, classes: np.ndarray, most: int) -> np.ndarray:
+    """Which of the training part is fitted on, int64: so many in order, then the first of each class that has none
+    among them; not every n-th, since classes may alternate from row to row.
+    """
+    if len(classes) <= most:
+        return np.arange(len(classes))
+    drawn = np.sort(generator(name).permutation(len(classes))[:most])
+    _, firsts = np.unique(classes, return_index=True)
+    return np.concatenate([drawn, firsts[~np.isin(classes[firsts], classes[drawn])]])
+
+
+# counting
+
+
+def classes_of(scores: np.ndarray) -> np.ndarray:
+    """Scores [n, n_out] as logits [n, n_classes]."""
+    return np.concatenate([np.zeros_like(scores), scores], axis=1) if scores.shape[1] == 1 else scores
+
+
+@dataclass(frozen=True, eq=False)
+class _Counts:
+    """How often each text has each n-gram, by text and n-gram."""
+
+    rows: np.ndarray
+    keys: np.ndarray
+    times: np.ndarray
+    n: int
+
+
+def _counted(texts: Sequence[str], known: np.ndarray | None) -> _Counts:
+    """The n-grams of texts, of `known` ones alone where it is given: then `keys` are places in it."""
+    parts = []
+    for first in range(0, len(texts), _CHUNK):
+        rows, keys = _occurrences(texts[first : first + _CHUNK])
+        if known is None:
+            distinct, numbers = np.unique(keys, return_inverse=True)
+        else:
+            at = np.minimum(np.searchsorted(known, keys), max(0, len(known) - 1))
+            there = known[at] == keys if len(known) else np.zeros(len(keys), dtype=bool)
+            rows, numbers, distinct = rows[there], at[there], np.arange(len(known))
+        cells, times = np.unique(rows * max(1, len(distinct)) + numbers, return_counts=True)
+        row, number = np.divmod(cells, max(1, len(distinct)))
+        parts.append((row + first, distinct[number], times))
+    if not parts:
+        return _Counts(*(np.zeros(0, dtype=np.int64) for _ in range(3)), 0)
+    return _Counts(*(np.concatenate(column) for column in zip(*parts, strict=True)), len(texts))
+
+
+def _vocabulary(counts: _Counts) -> tuple[np.ndarray, np.ndarray, _Counts]:
+    """The n-grams that get a weight, their idf, and the counts of these alone, with places for hashes."""
+    keys, numbers, n_texts = np.unique(counts.keys, return_inverse=True, return_counts=True)
+    chosen = (n_texts >= 2) | (keys & np.uint64(1) == 0)
+    if chosen.sum() > MOST_FEATURES:
+        order = np.argsort(np.where(chosen, -n_texts, 1), kind="stable")
+        chosen = np.isin(np.arange(len(keys)), order[:MOST_FEATURES])
+    stays, place = chosen[numbers], np.cumsum(chosen) - 1
+    kept = _Counts(counts.rows[stays], place[numbers[stays]], counts.times[stays], counts.n)
+    return keys[chosen], 1 + np.log((1 + counts.n) / (1 + n_texts[chosen])), kept
+
+
+def _weighted(counts: _Counts, keys: np.ndarray, idf: np.ndarray) -> Vectors:
+    """TF-IDF of counts whose keys are places, each kind of length 1."""
+    values = (1 + np.log(counts.times)) * idf[counts.keys]
+    kinds = 2 * counts.rows + (keys[counts.keys] & np.uint64(1)).astype(np.int64)
+    values = values / np.sqrt(np.bincount(kinds, values**2, minlength=2 * counts.n))[kinds]
+    starts = np.searchsorted(counts.rows, np.arange(counts.n + 1))
+    return Vectors(starts=starts, columns=np.asarray(counts.keys, dtype=np.int64), values=values)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def _pairs_of(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The even hash of two words in a row."""
+    with np.errstate(over="ignore"):
+        mixed = (left ^ (left >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15) + right
+        mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
+    return (mixed ^ (mixed >> np.uint64(27))) & ~np.uint64(1)
+
+
+def _numbered(lists: list[list[str]]) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """(different words, the number of each word of all lists in order, the list that it stands in)."""
+    seen: dict[str, int] = {}
+    numbers = np.array([seen.setdefault(word, len(seen)) for words in lists for word in words], dtype=np.int64)
+    return list(seen), numbers, np.repeat(np.arange(len(lists)), [len(words) for words in lists])
+
+
+def _grams(word: str) -> list[int]:
+    """The odd hashes of the runs of characters of one word."""
+    padded = f" {word} "
+    return [_hash(padded[i : i + n]) | 1 for n in _LENGTHS for i in range(len(padded) - n + 1)]
+
+
+def _occurrences(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """(text, hash) of every n-gram of every text: int64 [m], uint64 [m]."""
+    lower = [text.lower() for text in texts]
+    words, numbers, owners = _numbered([WORDS.findall(text) for text in lower])
+    hashes = np.array([_hash(word) & ~1 for word in words], dtype=np.uint64)[numbers]
+    inside = owners[1:] == owners[:-1]
+    both = _pairs_of(hashes[:-1], hashes[1:])[inside]
+    words, numbers, outer = _numbered([text.split() for text in lower])
+    grams = [_grams(word) for word in words]
+    sizes = np.array([len(found) for found in grams], dtype=np.int64)
+    flat = np.array([key for found in grams for key in found], dtype=np.uint64)
+    each = sizes[numbers]
+    firsts = (np.cumsum(sizes) - sizes)[numbers]
+    places = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each) + np.repeat(firsts, each)
+    rows = np.concatenate([owners, owners[1:][inside], np.repeat(outer, each)])
+    return rows, np.concatenate([hashes, both, flat[places]])
+
+
+def _places(text: str, words: list[tuple[int, int]]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(hashes, word that each stands in) of the n-grams of a text, one that stands in several once for each."""
+    hashes = np.array([_hash(text[a:b].lower()) & ~1 for a, b in words], dtype=np.uint64)
+    at = np.arange(len(words))
+    both = _pairs_of(hashes[:-1], hashes[1:])
+    found = [(hashes, at), (both, at[:-1]), (both, at[1:])]
+    for match in re.finditer(r"\S+", text):
+        inside = [i for i, (a, b) in enumerate(words) if a < match.end() and b > match.start()]
+        keys = np.array(_grams(match.group().lower()), dtype=np.uint64)
+        found += [(keys, np.full(len(keys), i)) for i in inside]
+    return found

@@ -1,0 +1,132 @@
+"""A classifier's answers: the linear model on n-grams, and what attention adds to it.
+
+    logits = scale * linear + share * attention
+
+Both factors are fitted on training texts that attention was not trained on, against a linear model without them, by the
+least loss; the linear model of all training texts then takes its place (stacking: Wolpert 1992). `scale` and `share`
+make up a temperature too (Guo et al. 2017, arXiv 1706.04599). Attention takes part only if it lowers the loss of these
+texts by more than one standard error; else `share` is 0, and what is stored is the linear model.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import safetensors.numpy
+
+from qkv.data.baseline.linear import Linear, log_softmax, minimize, read_linear
+from qkv.data.examples import Examples
+
+BINS = 15
+"""Of equally many texts, in which confidence and accuracy are compared."""
+_PRIOR = 1.0
+"""What it costs a factor to leave its start by 1, in nats of one text."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Combined:
+    """The linear model and the two factors."""
+
+    linear: Linear
+    scale: float
+    """Of the linear model's logits."""
+    share: float
+    """Of attention's logits; 0 leaves attention out."""
+    n_held: int
+    """Training texts that the factors were fitted on."""
+    gain: float
+    """Nats per text that attention takes off the loss of these."""
+    error: float
+    """Its standard error."""
+
+    def logits(self, texts: list[str], attention: np.ndarray) -> np.ndarray:
+        """float64 [n, n_classes], of texts and what attention says of them [n, n_classes]."""
+        counted = self.scale * self.linear.logits(texts)
+        return counted + self.share * attention if self.share else counted
+
+    def stored(self) -> bytes:
+        """A safetensors file."""
+        factors = np.array([self.scale, self.share, self.n_held, self.gain, self.error])
+        return safetensors.numpy.save(self.linear.tensors() | {"factors": factors})
+
+    @classmethod
+    def read(cls, content: bytes) -> "Combined":
+        """What `stored` gave."""
+        tensors = safetensors.numpy.load(content)
+        scale, share, n_held, gain, error = tensors["factors"].tolist()
+        return cls(
+            linear=read_linear(tensors), scale=scale, share=share, n_held=int(n_held), gain=gain, error=error
+        )
+
+
+def combine(data: Examples, attention: np.ndarray) -> Combined:
+    """The factors that suit `attention`, its logits [n_held, n_classes] for the training texts `data.weighed`."""
+    linear, counted = data.linear
+    classes = data.train.classes[data.weighed]
+    weights = np.ones(len(classes)) if data.weights is None else data.weights[classes]
+    alone = _factors([counted], [1.0], classes, weights)
+    both, gain, error = np.zeros(2), 0.0, 0.0
+    if np.isfinite(attention).all() and len(classes) > 1:
+        both = _factors([counted, attention], [1.0, 0.0], classes, weights)
+        saved = _nats([counted], alone, classes, weights) - _nats([counted, attention], both, classes, weights)
+        gain, error = float(saved.mean()), float(saved.std(ddof=1) / np.sqrt(len(saved)))
+    is_better = gain > error and both[1] > 0 and both[0] >= 0
+    scale, share = (float(both[0]), float(both[1])) if is_better else (float(max(alone[0], 0.0)), 0.0)
+    return Combined(linear=linear, scale=scale, share=share, n_held=len(classes), gain=gain, error=error)
+
+
+def _nats(parts: list[np.ndarray], factors: np.ndarray, classes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The weighted loss of each text: float64 [n]."""
+    logs = log_softmax(np.tensordot(factors, np.stack(parts), 1))
+    return -weights * logs[np.arange(len(classes)), classes]
+
+
+def _factors(
+    parts: list[np.ndarray], start: list[float], classes: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """The factor of each part at the least loss, with a weak pull to `start`."""
+    if not len(classes):
+        return np.array(start)
+    pull, rows = np.array(start), np.arange(len(classes))
+
+    def objective(factors: np.ndarray) -> tuple[float, np.ndarray]:
+        logs = log_softmax(np.tensordot(factors, np.stack(parts), 1))
+        slope = np.exp(logs)
+        slope[rows, classes] -= 1
+        slope *= weights[:, None]
+        away, n = factors - pull, len(classes)
+        loss = -float((weights * logs[rows, classes]).sum()) + 0.5 * _PRIOR * float(away @ away)
+        grad = np.array([float((slope * part).sum()) for part in parts]) + _PRIOR * away
+        return loss / n, grad / n
+
+    return minimize(objective, pull, 1e-9)
+
+
+def calibration(probabilities: np.ndarray, classes: np.ndarray) -> tuple[float, float]:
+    """(calibration error, what chance alone gives), each 0..1; see `reliability`.
+
+    The error is the mean over texts of the distance between the confidence and the accuracy of their bin (Naeini et al.
+    2015, AAAI). Of confidences that are exactly right the second is expected: few texts in a bin miss their mean.
+    """
+    bins = reliability(probabilities, classes)
+    n = np.array([each["n"] for each in bins])
+    apart = np.array([abs(each["accuracy"] - each["confidence"]) for each in bins])
+    chance = np.array([np.sqrt(2 / np.pi * each["variance"] / each["n"]) for each in bins])
+    return float(n @ apart / n.sum()), float(n @ chance / n.sum())
+
+
+def reliability(probabilities: np.ndarray, classes: np.ndarray) -> list[dict[str, float]]:
+    """Texts by the probability of their most probable class, in 15 bins of equally many: for each its `n`, its mean
+    `confidence`, its `accuracy`, and the `variance` of one answer where the confidences are right.
+    """
+    top, right = probabilities.max(1), probabilities.argmax(1) == classes
+    order = np.argsort(top, kind="stable")
+    return [
+        {
+            "n": len(part),
+            "confidence": float(top[part].mean()),
+            "accuracy": float(right[part].mean()),
+            "variance": float((top[part] * (1 - top[part])).mean()),
+        }
+        for part in np.array_split(order, BINS)
+        if len(part)
+    ]
