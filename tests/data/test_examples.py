@@ -48,7 +48,7 @@ def test_a_class_of_near_copies_that_are_not_held_out_is_said(tmp_path: Path) ->
     data = load(path)
     held = dict(zip(data.classes, np.bincount(data.val.classes, minlength=3).tolist(), strict=True))
     assert held == {"up": 5, "down": 5, "same": 0}
-    said = "validation, a tenth of each class at most, since near-copies stay together (none of 'same')"
+    said = "validation, a tenth of each class at most, since near-copies and phrases of one text stay together (none of 'same')"
     assert data.rule.endswith(said)
 
 

@@ -86,6 +86,8 @@ class DataConfig:
     """The column of a table that holds the text; empty means it is found by name, then by length."""
     label_column: str = ""
     """The column of a table that holds the label, never taken for text; empty means none is named."""
+    group_column: str = ""
+    """The column of a labeled table whose equal values stay on one side of a split; empty means none."""
     document_end: str = ""
     """A mark in the text, such as <|endoftext|>, at which a document ends; empty means that marks are letters."""
     classes: tuple[str, ...] = ()

@@ -118,7 +118,7 @@ def group_copies(sketches: Sketches) -> np.ndarray:
         present = (left != _EMPTY) | (right != _EMPTY)
         agree = ((left == right) & present).sum(1) >= ALIKE * present.sum(1)
         pairs.append(candidates[agree])
-    return _components(np.concatenate(pairs), len(keys))
+    return components(np.concatenate(pairs), len(keys))
 
 
 def _neighbours(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -132,7 +132,7 @@ def _neighbours(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return numbers[pairs]
 
 
-def _components(pairs: np.ndarray, n: int) -> np.ndarray:
+def components(pairs: np.ndarray, n: int) -> np.ndarray:
     """The least member of each document's connected component: int64 [n]."""
     labels = np.arange(n)
     left, right = pairs[:, 0], pairs[:, 1]

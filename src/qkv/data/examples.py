@@ -1,7 +1,7 @@
 """Labelled texts, split, cut into tokens: what a classifier trains on and is measured on.
 
-Without a file of its own for validation a tenth of every class is held out, at most 10,000 texts, near-copies (see
-`copies`) on one side, in the order of a hash of their words: the split depends on the texts and on no seed; on their
+Without a file of its own for validation a tenth of every class is held out, at most 10,000 texts, near-copies and
+phrases of one text (see `grouping`) on one side, in the order of a hash of their words: the split depends on the texts and on no seed; on their
 order only where so many share a passage that near-copies are missed. Classes are those of the training part; a label
 that occurs elsewhere only is an error with its line.
 """
@@ -14,18 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
-from qkv.data.baseline.linear import Linear, balanced, fit_linear, sample
+from qkv.data.baseline.linear import Linear, balanced, cross_validated, fit_linear, sample
 from qkv.data.caching import cache_key
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.corpus import fitted_tokenizer, joined_hash
 from qkv.data.dataset import DataSet
 from qkv.data.dedup import Sketches, group_copies, sketch
+from qkv.data.grouping import joined_groups, phrase_groups
 from qkv.data.labelled import PAIR, LabelledTexts, check_classes, class_order, read_labelled
 from qkv.data.sources.receipt import ReadFile, Receipt, Rows, make_receipt
 from qkv.data.sources.source import Chunk
 from qkv.data.sources.tables import count_rows
 from qkv.data.split import Part, Split, repeated
 from qkv.errors import SourceError
+from qkv.randomness import generator
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import Tokens, n_utf8
 from qkv.words import many, some
@@ -36,6 +38,8 @@ MOST_HELD, FEWEST_HELD = 2_000, 100
 to a fifth, so that there are so many."""
 MOST_CHARACTERS, MOST_COUNTED = 8_000_000, 200_000
 """About so many, of the training texts that the linear model is fitted to, and how many these are at most."""
+MOST_FOLDED, _FOLDS = 5_000, 5
+"""Training texts up to which the linear model is also cross-validated, and in how many folds."""
 
 Progress = Callable[[str, float], None]
 
@@ -79,6 +83,8 @@ class Examples(DataSet):
     """Names of the classes, by number."""
     held: np.ndarray
     """bool [n_train]: training texts that attention is not trained on, so that the linear model and it are weighed."""
+    groups: np.ndarray
+    """int64 [n_train]: equal for training texts that stay on one side of a split."""
     weights: np.ndarray | None = None
     """float64 [n_classes]: what a text of each class counts in training; None: all count alike."""
 
@@ -98,6 +104,18 @@ class Examples(DataSet):
         mean = sum(map(len, self.train.texts)) / len(self.train)
         most = min(MOST_COUNTED, int(MOST_CHARACTERS / max(1.0, mean)))
         return np.sort(sample("labelled baselines", self.train.classes, max(1, most)))
+
+    @cached_property
+    def folded(self) -> np.ndarray | None:
+        """Whether a linear model of the other four fifths of the training texts, cut between groups, tells the class of
+        each: bool [n_train]; None for more than 5,000, where one held-out part says enough.
+        """
+        names, owner = np.unique(self.groups, return_inverse=True)
+        if not _FOLDS <= len(names) or len(self.train) > MOST_FOLDED:
+            return None
+        folds = generator("folds").permutation(len(names))[owner] % _FOLDS
+        logits = cross_validated(self.train.texts, self.train.classes, len(self.classes), folds)
+        return logits.argmax(1) == self.train.classes
 
     @cached_property
     def weighed(self) -> np.ndarray:
@@ -143,7 +161,7 @@ def load_examples(
     options = config.labels or LabelledOptions(linear=False)
     holds = options.linear and not config.classes
     sketches = sketch(source.texts, compare=val is None or holds)
-    groups = group_copies(sketches)
+    groups = _groups(source, sketches)
     held_out = None
     if val is None:
         held_out = hold_out(numbers, groups, sketches.keys, MOST_VAL_TEXTS)
@@ -152,18 +170,18 @@ def load_examples(
             (_chosen(source.texts, held_out), numbers[held_out]),
         ]
         _check_sides(source, numbers, held_out)
-        rule = _rule(numbers, held_out, classes)
+        rule = _rule(numbers, held_out, classes, config.group_column)
         rule = source.published.said(minus=rule) if source.published else rule
     else:
         sides = [(source.texts, numbers), (val.texts, _numbers(val, classes, source.path))]
         rule = _given(config, source, val, sketches)
     mine = np.ones(len(numbers), dtype=bool) if held_out is None else ~held_out
     held = np.zeros(int(mine.sum()), dtype=bool)
+    _, firsts, owner = np.unique(groups[mine], return_index=True, return_inverse=True)
     if holds:
-        _, firsts, owner = np.unique(groups[mine], return_index=True, return_inverse=True)
         n, share = len(held), min(0.2, max(0.1, FEWEST_HELD / len(held)))
         held = hold_out(numbers[mine], firsts[owner], sketches.keys[mine], min(MOST_HELD, n), share)
-    asked = (config.text_column, config.label_column)
+    asked = (config.text_column, config.label_column, config.group_column)
     digest = cache_key(source.sha256, val.sha256 if val else "", *asked, source.kind, source.note)
     told = progress or (lambda what, share: None)
     pairs = is_pairs(config)
@@ -178,11 +196,23 @@ def load_examples(
         val=measured,
         classes=classes,
         held=held,
+        groups=firsts[owner],
         weights=balanced(train.classes, len(classes)) if options.class_weights == "balanced" else None,
         rule=rule,
         note=source.note,
         receipt=_receipt(source, val, held_out),
     )
+
+
+def _groups(source: LabelledTexts, sketches: Sketches) -> np.ndarray:
+    """What stays on one side of a split: near-copies, phrases of one text, rows of one group; int64 [n], the first
+    member of each text's group. Where there are no sketches to compare, equal texts alone.
+    """
+    groups = group_copies(sketches)
+    if not len(sketches.bins):
+        return groups
+    groups = phrase_groups(groups, source.texts)
+    return joined_groups(groups, source.groups) if source.groups else groups
 
 
 def is_pairs(config: DataConfig) -> bool:
@@ -255,8 +285,8 @@ def _given(config: DataConfig, source: LabelledTexts, val: LabelledTexts, train:
     return "; ".join(filter(None, (source.published.said(validation=name if config.val else ""), said)))
 
 
-def _rule(numbers: np.ndarray, held_out: np.ndarray, classes: Sequence[str]) -> str:
-    """What is held out, in words: of each class as much as was wanted, or less where near-copies stay together."""
+def _rule(numbers: np.ndarray, held_out: np.ndarray, classes: Sequence[str], column: str) -> str:
+    """What is held out, in words: of each class as much as was wanted, or less where groups stay together."""
     counts, held = (np.bincount(some, minlength=len(classes)) for some in (numbers, numbers[held_out]))
     share = min(0.1, MOST_VAL_TEXTS / len(numbers))
     part = "a tenth" if share == 0.1 else f"{100 * share:.2g}%"
@@ -264,7 +294,10 @@ def _rule(numbers: np.ndarray, held_out: np.ndarray, classes: Sequence[str]) -> 
     none = [(name, count) for name, count, n in zip(classes, counts, held, strict=True) if not n]
     lonely, alike = ([repr(name) for name, count in none if (count == 1) == one] for one in (True, False))
     if (held != _wanted(counts, MOST_VAL_TEXTS)).any():
-        rule += f" at most, since near-copies stay together{f' (none of {_some(alike)})' if alike else ''}"
+        rule += " at most, since near-copies and phrases of one text stay together"
+        rule += f" (none of {_some(alike)})" if alike else ""
+    if column:
+        rule += f"; rows with the same {column!r} are on one side"
     if lonely:
         rule += f"; none of {_some(lonely)}, of which there is one text: its accuracy is not measured"
     return rule

@@ -262,6 +262,9 @@ class Classify(Task[Examples, TextClassifier]):
                 "attention_accuracy": _accuracy(attention, classes, "accuracy of attention alone"),
                 "attention_share": Figure(self.combined.share, None, "weight of attention's logits"),
             }
+            if (folded := self.combined.folded) is not None:
+                about = "accuracy of the linear model, cross-validated on the training texts"
+                figures["linear_cross_validated"] = Figure(folded[0], folded[1:], about)
         n = len(rows)
         return Evaluation(loss=loss, loss_interval=interval, figures=figures, n_targets=n, n_windows=n)
 

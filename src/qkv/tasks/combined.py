@@ -15,6 +15,7 @@ import safetensors.numpy
 
 from qkv.data.baseline.linear import Linear, log_softmax, minimize, read_linear
 from qkv.data.examples import Examples
+from qkv.tasks.evaluation import ratio_interval
 
 BINS = 15
 """Of equally many texts, in which confidence and accuracy are compared."""
@@ -37,6 +38,8 @@ class Combined:
     """Nats per text that attention takes off the loss of these."""
     error: float
     """Its standard error."""
+    folded: tuple[float, float, float] | None = None
+    """Accuracy of the linear model in a cross-validation of the training texts, with its 95% interval over groups."""
 
     def logits(self, texts: list[str], attention: np.ndarray) -> np.ndarray:
         """float64 [n, n_classes], of texts and what attention says of them [n, n_classes]."""
@@ -45,16 +48,17 @@ class Combined:
 
     def stored(self) -> bytes:
         """A safetensors file."""
-        factors = np.array([self.scale, self.share, self.n_held, self.gain, self.error])
+        factors = np.array([self.scale, self.share, self.n_held, self.gain, self.error, *(self.folded or ())])
         return safetensors.numpy.save(self.linear.tensors() | {"factors": factors})
 
     @classmethod
     def read(cls, content: bytes) -> "Combined":
         """What `stored` gave."""
         tensors = safetensors.numpy.load(content)
-        scale, share, n_held, gain, error = tensors["factors"].tolist()
+        scale, share, n_held, gain, error, *folded = tensors["factors"].tolist()
+        n, found = int(n_held), (folded[0], folded[1], folded[2]) if folded else None
         return cls(
-            linear=read_linear(tensors), scale=scale, share=share, n_held=int(n_held), gain=gain, error=error
+            linear=read_linear(tensors), scale=scale, share=share, n_held=n, gain=gain, error=error, folded=found
         )
 
 
@@ -71,7 +75,19 @@ def combine(data: Examples, attention: np.ndarray) -> Combined:
         gain, error = float(saved.mean()), float(saved.std(ddof=1) / np.sqrt(len(saved)))
     is_better = gain > error and both[1] > 0 and both[0] >= 0
     scale, share = (float(both[0]), float(both[1])) if is_better else (float(max(alone[0], 0.0)), 0.0)
-    return Combined(linear=linear, scale=scale, share=share, n_held=len(classes), gain=gain, error=error)
+    return Combined(
+        linear=linear, scale=scale, share=share, n_held=len(classes), gain=gain, error=error, folded=_folded(data)
+    )
+
+
+def _folded(data: Examples) -> tuple[float, float, float] | None:
+    """The cross-validated accuracy of the linear model, low and high; None where it was not made."""
+    if data.folded is None:
+        return None
+    _, owner = np.unique(data.groups, return_inverse=True)
+    accuracy, interval = ratio_interval(np.bincount(owner, data.folded), np.bincount(owner).astype(np.float64))
+    low, high = interval or (accuracy, accuracy)
+    return accuracy, max(0.0, low), min(1.0, high)
 
 
 def _nats(parts: list[np.ndarray], factors: np.ndarray, classes: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -130,6 +130,22 @@ def fit_linear(
     return Linear(keys=keys, idf=idf, weights=table[:-1].astype(np.float32), bias=table[-1]), logits
 
 
+def cross_validated(texts: Sequence[str], classes: np.ndarray, n_classes: int, folds: np.ndarray) -> np.ndarray:
+    """The logits [n, n_classes] that each text gets from a model of the other folds; folds int64 [n], from 0.
+
+    N-grams and their idf are those of all texts; only what is learned from classes is apart.
+    """
+    keys, idf, counted = _vocabulary(_counted(texts, None))
+    x = _weighted(counted, keys, idf)
+    start = np.zeros((len(keys) + 1, 1 if n_classes == 2 else n_classes))
+    logits = np.zeros((len(texts), n_classes))
+    for fold in range(int(folds.max()) + 1):
+        mine = folds == fold
+        table = _fitted(x, classes, 1.0 - mine, start, TOLERANCE)
+        logits[mine] = classes_of(x.times(table[:-1]) + table[-1])[mine]
+    return logits
+
+
 def _fitted(x: Vectors, classes: np.ndarray, each: np.ndarray, start: np.ndarray, tolerance: float) -> np.ndarray:
     """The weights, the bias in the last row, of the least loss: float64 [n_features + 1, n_out] as `start`."""
     across, n_out = x.turned(len(start) - 1), start.shape[1]

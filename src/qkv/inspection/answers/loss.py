@@ -175,6 +175,12 @@ def _combined(summary: JsonMapping) -> tuple[str, ...]:
             else "Attention did not lower the loss on held-out training texts, so the model answers by the linear model"
         )
         said.append(f"The linear model alone has {alone[0]}, attention alone {alone[1]}. {how}.")
+    if "linear_cross_validated" in summary:
+        low, high = summary["linear_cross_validated_interval"]
+        said.append(
+            f"Cross-validated on all training texts, the linear model alone has"
+            f" {percent(summary['linear_cross_validated'])} ({percent(low)} to {percent(high)})."
+        )
     if "calibration_error" in summary:
         off, chance = (number(100 * summary[f"calibration_{part}"], 2) for part in ("error", "by_chance"))
         said.append(
