@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from qkv.inspection.contextual import Contextual
     from qkv.inspection.gradient_step import OneStep
     from qkv.inspection.lens import LensLayer
+    from qkv.inspection.linear_probes import Probes
     from qkv.inspection.patching import Patching
     from qkv.inspection.representation import LayerMeasures
     from qkv.inspection.what_moved import ProductChange
@@ -243,7 +245,9 @@ class Run:
         Raises ConfigError for a translation model, whose outputs are no single choice.
         """
         self._reads_text()
-        return self.answering.scores(self.model, self.tokenizer, several("texts", texts), k, options or PredictOptions())
+        return self.answering.scores(
+            self.model, self.tokenizer, several("texts", texts), k, options or PredictOptions()
+        )
 
     def chat(self, messages: Sequence[str]) -> list[str]:
         """What a person says to a chat model, each in the model's own format, for `predict(..., chat=True)`; a JSON
@@ -307,7 +311,9 @@ class Run:
         """
         model = self.changed(changes)[0] if changes else self.model
         with torch.inference_mode(), self.config.machine.passing():
-            return self.answering.evaluate(model, self.corpus(source, text_column=text_column, label_column=label_column))
+            return self.answering.evaluate(
+                model, self.corpus(source, text_column=text_column, label_column=label_column)
+            )
 
     def changed(self, changes: Sequence[str]) -> tuple[Any, list[str]]:
         """A copy of the model with matrices changed, and a sentence for each change, which says who shares the matrix.
@@ -444,6 +450,39 @@ class Run:
         from qkv.views.viewer import Viewer
 
         return AttentionView(Viewer(self.path), text, at)
+
+    def probe(
+        self,
+        source: str | Path,
+        *,
+        at: int | None = None,
+        text_column: str | None = None,
+        label_column: str | None = None,
+    ) -> "Probes":
+        """How much of the labels in a file (of words: CoNLL-U and the like; of texts: a table) can be read off the
+        vectors of each layer, at a step whose weights were kept, if given; see `qkv.inspection.linear_probes`.
+
+        Raises SourceError for a file that cannot be read as labels, UserError for too few of them.
+        """
+        from qkv.data.config import DataConfig
+        from qkv.data.labelled import read_labelled
+        from qkv.data.tagged import ENDINGS, read_tagged
+        from qkv.inspection.contextual import contextual_vectors
+        from qkv.inspection.linear_probes import MOST_LABELS, probe, text_items, word_items
+
+        self._reads_text()
+        model = self.model_at(at)
+        if Path(source).name.removesuffix(".gz").endswith(ENDINGS):
+            if text_column:
+                raise ConfigError(f"{source} holds labels of words and has no column of texts; leave --text-column out")
+            tagged = read_tagged(Path(source), label_column or "")
+            n = int(np.searchsorted(np.cumsum([len(one.words) for one in tagged]), MOST_LABELS)) + 1
+            read = contextual_vectors(model, self.tokenizer, [one.text for one in tagged[:n]])
+            return probe(word_items(tagged[:n], read), by_word=True)
+        columns = {"text_column": text_column or "", "label_column": label_column or ""}
+        found = read_labelled(DataConfig(source=str(source), **columns))
+        read = contextual_vectors(model, self.tokenizer, found.texts[:MOST_LABELS])
+        return probe(text_items(found.labels[:MOST_LABELS], read), by_word=False)
 
     def export(self, out: str | Path, format: str = "huggingface") -> "Fit":
         """Write it for other programs: as a Hugging Face folder, a `gguf` file or a folder with `onnx`.

@@ -100,7 +100,9 @@ def counted(train: Rows, test: Rows) -> list[bool]:
 
 def table(found: list[dict]) -> str:
     """A row for each set, size and way of training."""
-    rows = ["set                     n  seeds   ours  linear  difference (95%)            over seeds        calibration"]
+    rows = [
+        "set                     n  seeds   ours  linear  difference (95%)            over seeds        calibration"
+    ]
     keys = dict.fromkeys((f["set"], f["n"], f["minutes"], tuple(f["options"])) for f in found)
     for key in keys:
         mine = [f for f in found if (f["set"], f["n"], f["minutes"], tuple(f["options"])) == key]

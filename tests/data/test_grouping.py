@@ -53,7 +53,9 @@ def test_rows_of_one_name_join_their_groups() -> None:
 def test_a_group_column_is_read_kept_together_and_refused_where_it_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "t.tsv"
     draws = generator("tests", "groups")
-    rows = [f"{' '.join(draws.choice(list('abcdefg'), size=8))} {i}\t{'ud'[i % 2]}\tauthor {i % 40}" for i in range(400)]
+    rows = [
+        f"{' '.join(draws.choice(list('abcdefg'), size=8))} {i}\t{'ud'[i % 2]}\tauthor {i % 40}" for i in range(400)
+    ]
     path.write_text("text\tlabel\tauthor\n" + "\n".join(rows) + "\n")
     data = load(path, group_column="author")
     sides = [{text.rsplit(" ", 1)[1] for text in part.texts} for part in (data.train, data.val)]

@@ -92,7 +92,9 @@ def test_predict_eval_embed_show_report_and_compare_take_it(run, table, tmp_path
     assert found["outputs"] == [None, "up"]
     found = json.loads(said(capsys, "eval", run.path, "--json"))
     assert found["loss"] == pytest.approx(run.summary["stored_loss"], rel=1e-6)
-    names = "accuracy calibration_error calibration_by_chance linear_accuracy attention_accuracy attention_share".split()
+    names = (
+        "accuracy calibration_error calibration_by_chance linear_accuracy attention_accuracy attention_share".split()
+    )
     assert {name: found[name] for name in names} == {name: run.summary[name] for name in names}
     assert found["linear_accuracy"] == run.summary["baselines"]["tfidf"]
     assert found["accuracy_interval"] == run.summary["accuracy_interval"]

@@ -58,9 +58,7 @@ def phrase_groups(groups: np.ndarray, texts: Sequence[str]) -> np.ndarray:
         places = places[np.isin(runs[places], keys)]
         order = np.argsort(keys, kind="stable")
         first = phrases[order][np.searchsorted(keys[order], runs[places])]
-        pairs = np.concatenate(
-            [np.stack([first, owners[places]], 1), np.stack([phrases, _firsts(keys, phrases)], 1)]
-        )
+        pairs = np.concatenate([np.stack([first, owners[places]], 1), np.stack([phrases, _firsts(keys, phrases)], 1)])
         if n < COMMON:
             pairs = _of_one_group(groups, pairs, sizes)
         groups = _with_pairs(groups, pairs)

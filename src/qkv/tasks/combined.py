@@ -96,9 +96,7 @@ def _nats(parts: list[np.ndarray], factors: np.ndarray, classes: np.ndarray, wei
     return -weights * logs[np.arange(len(classes)), classes]
 
 
-def _factors(
-    parts: list[np.ndarray], start: list[float], classes: np.ndarray, weights: np.ndarray
-) -> np.ndarray:
+def _factors(parts: list[np.ndarray], start: list[float], classes: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The factor of each part at the least loss, with a weak pull to `start`."""
     if not len(classes):
         return np.array(start)

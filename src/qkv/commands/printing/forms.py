@@ -38,8 +38,14 @@ FORMS: Mapping[str, tuple[object, ...]] = {
     "eval": ({"run": str, "task": str, "weights": str, "changes": [str], "loss": float, "n_targets": int},),
     "embed": (
         {"run": str, "per_token": bool,
-         "outputs": [{"text": str, "tokens": [str], "vectors": {str: [(float, [float])]}}]},
+         "outputs": [{"text": str, "tokens": [str], "offsets": ([[int]], types.NoneType), "vectors": {str: [(float, [float])]}}]},
         {"run": str, "layers": [{"n_vectors": int}], "step_0": [{"n_vectors": int}]},
+    ),
+    "probe": (
+        {"run": str, "file": str, "labels": frozenset({"tokens", "texts"}), "classes": [str], "n_train": int,
+         "n_test": int, "majority": float, "by_word": _FIGURE,
+         "layers": [{"layer": str, "accuracy": float, "low": float, "high": float, "control": float,
+                     "selectivity": float}]},
     ),
     "vectors": ({"vectors": str, "trained_words": (int, types.NoneType)},),
     "step": ({"run": str, "loss": float, "targets": int, "rate": float, "parts": [{"address": str, "norm": float}],

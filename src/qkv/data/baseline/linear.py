@@ -28,7 +28,7 @@ TOLERANCE = 1e-4
 """The minimum is found where no slope of the loss per text is larger."""
 _LENGTHS = range(2, 6)
 _CHUNK = 2000
-_MEMORY, _ROUNDS, _HALVINGS = 10, 300, 40
+_MEMORY, _ROUNDS, _HALVINGS = 10, 1000, 40
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,19 +146,47 @@ def cross_validated(texts: Sequence[str], classes: np.ndarray, n_classes: int, f
     return logits
 
 
+def fit_dense(
+    x: np.ndarray, classes: np.ndarray, n_classes: int, strength: float = 1.0, tolerance: float = TOLERANCE
+) -> tuple[np.ndarray, np.ndarray]:
+    """(weights [d, n_out], bias [n_out]) of logistic regression on dense vectors x [n, d], for `classes_of`."""
+    start = np.zeros((x.shape[1] + 1, 1 if n_classes == 2 else n_classes))
+    table = _least(x.__matmul__, x.T.__matmul__, classes, np.ones(len(x)), start, tolerance, strength)
+    return table[:-1], table[-1]
+
+
 def _fitted(x: Vectors, classes: np.ndarray, each: np.ndarray, start: np.ndarray, tolerance: float) -> np.ndarray:
-    """The weights, the bias in the last row, of the least loss: float64 [n_features + 1, n_out] as `start`."""
-    across, n_out = x.turned(len(start) - 1), start.shape[1]
-    texts, scale = np.arange(len(classes)), 1 / (STRENGTH * max(1.0, float(each.sum())))
+    """`_least` of sparse vectors."""
+    return _least(x.times, x.turned(len(start) - 1).times, classes, each, start, tolerance, STRENGTH)
+
+
+_Product = Callable[[np.ndarray], np.ndarray]
+
+
+def _least(
+    times: _Product,
+    across: _Product,
+    classes: np.ndarray,
+    each: np.ndarray,
+    start: np.ndarray,
+    tolerance: float,
+    strength: float,
+) -> np.ndarray:
+    """The weights, the bias in the last row, of the least loss: float64 [n_features + 1, n_out] as `start`.
+
+    `times` and `across` multiply the vectors, and their transpose, by a matrix; `each` [n] weighs the texts' losses.
+    """
+    n_out = start.shape[1]
+    texts, scale = np.arange(len(classes)), 1 / (strength * max(1.0, float(each.sum())))
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         table = flat.reshape(start.shape)
-        logs = log_softmax(classes_of(x.times(table[:-1]) + table[-1]))
+        logs = log_softmax(classes_of(times(table[:-1]) + table[-1]))
         slope = np.exp(logs)
         slope[texts, classes] -= 1
         slope = each[:, None] * slope[:, -n_out:]
-        loss = -STRENGTH * float((each * logs[texts, classes]).sum())
-        grad = STRENGTH * np.concatenate([across.times(slope), slope.sum(0, keepdims=True)])
+        loss = -strength * float((each * logs[texts, classes]).sum())
+        grad = strength * np.concatenate([across(slope), slope.sum(0, keepdims=True)])
         grad[:-1] += table[:-1]
         return scale * (loss + 0.5 * float(np.vdot(table[:-1], table[:-1]))), scale * grad.ravel()
 
