@@ -48,8 +48,8 @@ def test_a_class_of_near_copies_that_are_not_held_out_is_said(tmp_path: Path) ->
     data = load(path)
     held = dict(zip(data.classes, np.bincount(data.val.classes, minlength=3).tolist(), strict=True))
     assert held == {"up": 5, "down": 5, "same": 0}
-    said = "validation, a tenth of each class at most, since near-copies and phrases of one text stay together (none of 'same')"
-    assert data.rule.endswith(said)
+    together = "since near-copies and phrases of one text stay together (none of 'same')"
+    assert data.rule.endswith(f"validation, a tenth of each class at most, {together}")
 
 
 def test_a_class_of_one_text_is_trained_on_alone_and_said_to_be(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qkv.data.baseline.linear import cross_validated
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.examples import Examples, load_examples
-from qkv.data.baseline.linear import cross_validated
 from qkv.data.grouping import joined_groups, phrase_groups
 from qkv.errors import SourceError
 from qkv.randomness import generator

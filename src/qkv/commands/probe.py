@@ -60,6 +60,6 @@ def _compared(found: "Probes") -> str:
     """What needs no vectors, and how many labels there were."""
     usual = "" if found.by_word is None else f", the most frequent label of each word {percent(found.by_word)}"
     return (
-        f"\nThe most frequent label has {percent(found.majority)}{usual}. {len(found.classes)} labels; the probes learned"
-        f" from {found.n_train:,} and were judged on {found.n_test:,}, in other texts."
+        f"\nThe most frequent label has {percent(found.majority)}{usual}. {len(found.classes)} labels; the probes"
+        f" learned from {found.n_train:,} and were judged on {found.n_test:,}, in other texts."
     )

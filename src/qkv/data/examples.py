@@ -1,9 +1,9 @@
 """Labelled texts, split, cut into tokens: what a classifier trains on and is measured on.
 
-Without a file of its own for validation a tenth of every class is held out, at most 10,000 texts, near-copies and
-phrases of one text (see `grouping`) on one side, in the order of a hash of their words: the split depends on the texts and on no seed; on their
-order only where so many share a passage that near-copies are missed. Classes are those of the training part; a label
-that occurs elsewhere only is an error with its line.
+Without a file of its own for validation a tenth of every class is held out, at most 10,000 texts. Near-copies and
+phrases of one text (see `grouping`) are on one side. Texts are chosen in the order of a hash of their words: the split
+depends on the texts and on no seed; on their order only where so many share a passage that near-copies are missed.
+Classes are those of the training part; a label that occurs elsewhere only is an error with its line.
 """
 
 from collections import Counter

@@ -96,8 +96,8 @@ def probe(items: Items, *, by_word: bool) -> Probes:
     names = sorted(set(np.array(items.labels)[~test].tolist()))
     if len(names) < 2 or not test.any():
         raise UserError(
-            f"{n_texts} texts with {len(set(items.labels))} labels are too few to probe; expected labels of at least two"
-            " kinds, in several texts"
+            f"{n_texts} texts with {len(set(items.labels))} labels are too few to probe; expected labels of at least"
+            " two kinds, in several texts"
         )
     number = {name: i for i, name in enumerate(names)}
     classes = np.array([number.get(label, -1) for label in items.labels])

@@ -116,31 +116,16 @@ def _factors(parts: list[np.ndarray], start: list[float], classes: np.ndarray, w
 
 
 def calibration(probabilities: np.ndarray, classes: np.ndarray) -> tuple[float, float]:
-    """(calibration error, what chance alone gives), each 0..1; see `reliability`.
+    """(calibration error, what chance alone gives), each 0..1, over 15 bins of equally many texts by confidence.
 
-    The error is the mean over texts of the distance between the confidence and the accuracy of their bin (Naeini et al.
-    2015, AAAI). Of confidences that are exactly right the second is expected: few texts in a bin miss their mean.
-    """
-    bins = reliability(probabilities, classes)
-    n = np.array([each["n"] for each in bins])
-    apart = np.array([abs(each["accuracy"] - each["confidence"]) for each in bins])
-    chance = np.array([np.sqrt(2 / np.pi * each["variance"] / each["n"]) for each in bins])
-    return float(n @ apart / n.sum()), float(n @ chance / n.sum())
-
-
-def reliability(probabilities: np.ndarray, classes: np.ndarray) -> list[dict[str, float]]:
-    """Texts by the probability of their most probable class, in 15 bins of equally many: for each its `n`, its mean
-    `confidence`, its `accuracy`, and the `variance` of one answer where the confidences are right.
+    The error is the mean over texts of the distance between the mean confidence and the accuracy of their bin (Naeini
+    et al. 2015, AAAI). Of probabilities that are exactly right the second is expected, since few texts in a bin miss
+    their mean.
     """
     top, right = probabilities.max(1), probabilities.argmax(1) == classes
-    order = np.argsort(top, kind="stable")
-    return [
-        {
-            "n": len(part),
-            "confidence": float(top[part].mean()),
-            "accuracy": float(right[part].mean()),
-            "variance": float((top[part] * (1 - top[part])).mean()),
-        }
-        for part in np.array_split(order, BINS)
-        if len(part)
-    ]
+    error = chance = 0.0
+    for part in np.array_split(np.argsort(top, kind="stable"), BINS):
+        if len(part):
+            error += len(part) * abs(float(top[part].mean() - right[part].mean()))
+            chance += float(np.sqrt(2 / np.pi * (top[part] * (1 - top[part])).sum()))
+    return error / len(top), chance / len(top)

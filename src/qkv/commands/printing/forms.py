@@ -38,7 +38,8 @@ FORMS: Mapping[str, tuple[object, ...]] = {
     "eval": ({"run": str, "task": str, "weights": str, "changes": [str], "loss": float, "n_targets": int},),
     "embed": (
         {"run": str, "per_token": bool,
-         "outputs": [{"text": str, "tokens": [str], "offsets": ([[int]], types.NoneType), "vectors": {str: [(float, [float])]}}]},
+         "outputs": [{"text": str, "tokens": [str], "offsets": ([[int]], types.NoneType),
+                      "vectors": {str: [(float, [float])]}}]},
         {"run": str, "layers": [{"n_vectors": int}], "step_0": [{"n_vectors": int}]},
     ),
     "probe": (

@@ -1,9 +1,9 @@
 """A linear model on the n-grams of a text: TF-IDF and logistic regression, without another library.
 
 What is counted: words and pairs of words, and runs of 2 to 5 characters inside a word with a space at either end (those
-of at least two texts). A count n weighs (1 + ln n) idf with idf = 1 + ln((1 + texts) / (1 + texts with it)), and each of
-the two kinds has length 1 in every text (Salton and Buckley 1988; Wang and Manning 2012, ACL). Of `STRENGTH` times the
-summed loss plus half the squared weights the minimum is found by L-BFGS (Nocedal 1980); the bias is not penalized. Two
+of at least two texts). A count n weighs (1 + ln n) idf with idf = 1 + ln((1 + texts) / (1 + texts with it)), and each
+of the two kinds has length 1 in every text (Salton and Buckley 1988; Wang and Manning 2012, ACL). The weights minimize
+`STRENGTH` times the summed loss plus half their squares, by L-BFGS (Nocedal 1980); the bias is not penalized. Two
 classes share one vector of weights. N-grams are known by 64-bit hashes, so that none needs to be stored as text.
 """
 
@@ -28,7 +28,7 @@ TOLERANCE = 1e-4
 """The minimum is found where no slope of the loss per text is larger."""
 _LENGTHS = range(2, 6)
 _CHUNK = 2000
-_MEMORY, _ROUNDS, _HALVINGS = 10, 1000, 40
+_ROUNDS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,26 +77,6 @@ class Linear:
         """The score of each class for each text: float64 [n, n_classes]; the first of two classes has 0."""
         parts = [self.vectors(texts[i : i + _CHUNK]).times(self.weights) for i in range(0, len(texts), _CHUNK)]
         return classes_of(np.concatenate([np.zeros((0, len(self.bias))), *parts]) + self.bias)
-
-    def spans(self, text: str) -> list[tuple[int, int, np.ndarray]]:
-        """(first character, end, what it adds to the logits [n_classes]) of each word of a text.
-
-        An n-gram's share of the logits is split among the words that it stands in, so that these and the bias sum to
-        the logits.
-        """
-        words = [(m.start(), m.end()) for m in WORDS.finditer(text)]
-        owners = _places(text, words)
-        keys, place = np.concatenate([k for k, _ in owners]), np.concatenate([p for _, p in owners])
-        found = self.vectors([text])
-        value = np.zeros((len(self.keys), len(self.bias)))
-        n = np.zeros(len(self.keys))
-        at = np.minimum(np.searchsorted(self.keys, keys), max(0, len(self.keys) - 1))
-        known = self.keys[at] == keys
-        np.add.at(n, at[known], 1)
-        value[found.columns] = found.values[:, None] * self.weights[found.columns]
-        share = np.zeros((len(words), len(self.bias)))
-        np.add.at(share, place[known], value[at[known]] / n[at[known], None])
-        return [(first, end, added) for (first, end), added in zip(words, classes_of(share), strict=True)]
 
     def tensors(self, prefix: str = "") -> dict[str, np.ndarray]:
         """What is stored of it, by name."""
@@ -212,40 +192,19 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def minimize(
     objective: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray, tolerance: float
 ) -> np.ndarray:
-    """Where a smooth convex function, given as (value, gradient), is least: L-BFGS with halved steps."""
-    x, (value, grad) = start, objective(start)
-    pairs: list[tuple[np.ndarray, np.ndarray, float]] = []
-    for _ in range(_ROUNDS):
-        if np.abs(grad).max(initial=0.0) <= tolerance:
-            break
-        way = -_inverse_times(pairs, grad)
-        slope, step = float(way @ grad), 1.0 if pairs else min(1.0, 1 / np.abs(grad).sum())
-        for _ in range(_HALVINGS):
-            new_value, new_grad = objective(x + step * way)
-            if new_value <= value + 1e-4 * step * slope:
-                break
-            step /= 2
-        else:
-            break  # rounding is all that is left
-        change, bend = step * way, new_grad - grad
-        if (curvature := float(change @ bend)) > 0:
-            pairs = [*pairs[1 - _MEMORY :], (change, bend, curvature)]
-        x, value, grad = x + change, new_value, new_grad
-    return x
+    """Where a smooth convex function, given as (value, gradient), is least: until no slope is above the tolerance."""
+    x = torch.from_numpy(start.copy())
+    by = torch.optim.LBFGS(
+        [x], max_iter=_ROUNDS, tolerance_grad=tolerance, tolerance_change=0.0, line_search_fn="strong_wolfe"
+    )
 
+    def closure() -> float:
+        value, grad = objective(x.numpy().copy())
+        x.grad = torch.from_numpy(grad)
+        return value
 
-def _inverse_times(pairs: list[tuple[np.ndarray, np.ndarray, float]], grad: np.ndarray) -> np.ndarray:
-    """The inverse Hessian that the last steps tell of, times a gradient: the two loops of Nocedal 1980."""
-    out, factors = grad.copy(), []
-    for change, bend, curvature in reversed(pairs):
-        factors.append(float(change @ out) / curvature)
-        out -= factors[-1] * bend
-    if pairs:
-        _, bend, curvature = pairs[-1]
-        out *= curvature / float(bend @ bend)
-    for (change, bend, curvature), factor in zip(pairs, reversed(factors), strict=True):
-        out += (factor - float(bend @ out) / curvature) * change
-    return out
+    by.step(closure)
+    return x.numpy()
 
 
 def sample(name: str, classes: np.ndarray, most: int) -> np.ndarray:
@@ -358,16 +317,3 @@ def _occurrences(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     places = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each) + np.repeat(firsts, each)
     rows = np.concatenate([owners, owners[1:][inside], np.repeat(outer, each)])
     return rows, np.concatenate([hashes, both, flat[places]])
-
-
-def _places(text: str, words: list[tuple[int, int]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(hashes, word that each stands in) of the n-grams of a text, one that stands in several once for each."""
-    hashes = np.array([_hash(text[a:b].lower()) & ~1 for a, b in words], dtype=np.uint64)
-    at = np.arange(len(words))
-    both = _pairs_of(hashes[:-1], hashes[1:])
-    found = [(hashes, at), (both, at[:-1]), (both, at[1:])]
-    for match in re.finditer(r"\S+", text):
-        inside = [i for i, (a, b) in enumerate(words) if a < match.end() and b > match.start()]
-        keys = np.array(_grams(match.group().lower()), dtype=np.uint64)
-        found += [(keys, np.full(len(keys), i)) for i in inside]
-    return found
