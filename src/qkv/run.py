@@ -466,7 +466,7 @@ class Run:
         """
         from qkv.data.config import DataConfig
         from qkv.data.labelled import read_labelled
-        from qkv.data.tagged import ENDINGS, read_tagged
+        from qkv.data.sources.tagged import ENDINGS, read_tagged
         from qkv.inspection.contextual import contextual_vectors
         from qkv.inspection.linear_probes import MOST_LABELS, probe, text_items, word_items
 

@@ -7,8 +7,8 @@ import pytest
 
 from qkv.data.baseline.linear import cross_validated
 from qkv.data.config import DataConfig, LabelledOptions
+from qkv.data.dedup import joined_groups, phrase_groups
 from qkv.data.examples import Examples, load_examples
-from qkv.data.grouping import joined_groups, phrase_groups
 from qkv.errors import SourceError
 from qkv.randomness import generator
 

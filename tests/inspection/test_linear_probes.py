@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 import qkv
 from qkv import cli
 from qkv.data.baseline.linear import classes_of, fit_dense
-from qkv.data.tagged import read_tagged
+from qkv.data.sources.tagged import read_tagged
 from qkv.errors import SourceError, UserError
 from qkv.inspection.linear_probes import Items, probe
 from qkv.randomness import generator

@@ -1,7 +1,7 @@
 """Labelled texts, split, cut into tokens: what a classifier trains on and is measured on.
 
 Without a file of its own for validation a tenth of every class is held out, at most 10,000 texts. Near-copies and
-phrases of one text (see `grouping`) are on one side. Texts are chosen in the order of a hash of their words: the split
+phrases of one text (see `dedup`) are on one side. Texts are chosen in the order of a hash of their words: the split
 depends on the texts and on no seed; on their order only where so many share a passage that near-copies are missed.
 Classes are those of the training part; a label that occurs elsewhere only is an error with its line.
 """
@@ -19,8 +19,7 @@ from qkv.data.caching import cache_key
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.corpus import fitted_tokenizer, joined_hash
 from qkv.data.dataset import DataSet
-from qkv.data.dedup import Sketches, group_copies, sketch
-from qkv.data.grouping import joined_groups, phrase_groups
+from qkv.data.dedup import Sketches, group_copies, joined_groups, phrase_groups, sketch
 from qkv.data.labelled import PAIR, LabelledTexts, check_classes, class_order, read_labelled
 from qkv.data.sources.receipt import ReadFile, Receipt, Rows, make_receipt
 from qkv.data.sources.source import Chunk
@@ -176,11 +175,8 @@ def load_examples(
         sides = [(source.texts, numbers), (val.texts, _numbers(val, classes, source.path))]
         rule = _given(config, source, val, sketches)
     mine = np.ones(len(numbers), dtype=bool) if held_out is None else ~held_out
-    held = np.zeros(int(mine.sum()), dtype=bool)
     _, firsts, owner = np.unique(groups[mine], return_index=True, return_inverse=True)
-    if holds:
-        n, share = len(held), min(0.2, max(0.1, FEWEST_HELD / len(held)))
-        held = hold_out(numbers[mine], firsts[owner], sketches.keys[mine], min(MOST_HELD, n), share)
+    together = firsts[owner]
     asked = (config.text_column, config.label_column, config.group_column)
     digest = cache_key(source.sha256, val.sha256 if val else "", *asked, source.kind, source.note)
     told = progress or (lambda what, share: None)
@@ -195,13 +191,19 @@ def load_examples(
         train=train,
         val=measured,
         classes=classes,
-        held=held,
-        groups=firsts[owner],
+        held=_held(numbers[mine], together, sketches.keys[mine]) if holds else np.zeros(len(together), dtype=bool),
+        groups=together,
         weights=balanced(train.classes, len(classes)) if options.class_weights == "balanced" else None,
         rule=rule,
         note=source.note,
         receipt=_receipt(source, val, held_out),
     )
+
+
+def _held(classes: np.ndarray, groups: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """The training texts that attention is not trained on: bool [n]; arguments as `hold_out`."""
+    share = min(0.2, max(0.1, FEWEST_HELD / len(classes)))
+    return hold_out(classes, groups, keys, MOST_HELD, share)
 
 
 def _groups(source: LabelledTexts, sketches: Sketches) -> np.ndarray:

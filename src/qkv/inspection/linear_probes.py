@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from qkv.data.baseline.linear import classes_of, fit_dense
-from qkv.data.tagged import TaggedText
+from qkv.data.sources.tagged import TaggedText
 from qkv.errors import UserError
 from qkv.inspection.contextual import Contextual
 from qkv.randomness import generator
