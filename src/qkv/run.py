@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from qkv.inspection.contextual import Contextual
     from qkv.inspection.gradient_step import OneStep
     from qkv.inspection.lens import LensLayer
-    from qkv.inspection.linear_probes import Probes
     from qkv.inspection.patching import Patching
+    from qkv.inspection.probes.linear import Probes
     from qkv.inspection.representation import LayerMeasures
     from qkv.inspection.what_moved import ProductChange
     from qkv.instruments.gradients import GradientPath
@@ -460,7 +460,7 @@ class Run:
         label_column: str | None = None,
     ) -> "Probes":
         """How much of the labels in a file (of words: CoNLL-U and the like; of texts: a table) can be read off the
-        vectors of each layer, at a step whose weights were kept, if given; see `qkv.inspection.linear_probes`.
+        vectors of each layer, at a step whose weights were kept, if given; see `qkv.inspection.probes.linear`.
 
         Raises SourceError for a file that cannot be read as labels, UserError for too few of them.
         """
@@ -468,7 +468,7 @@ class Run:
         from qkv.data.labelled import read_labelled
         from qkv.data.sources.tagged import ENDINGS, read_tagged
         from qkv.inspection.contextual import contextual_vectors
-        from qkv.inspection.linear_probes import MOST_LABELS, probe, text_items, word_items
+        from qkv.inspection.probes.linear import MOST_LABELS, probe, text_items, word_items
 
         self._reads_text()
         model = self.model_at(at)
@@ -479,8 +479,8 @@ class Run:
             n = int(np.searchsorted(np.cumsum([len(one.words) for one in tagged]), MOST_LABELS)) + 1
             read = contextual_vectors(model, self.tokenizer, [one.text for one in tagged[:n]])
             return probe(word_items(tagged[:n], read), by_word=True)
-        columns = {"text_column": text_column or "", "label_column": label_column or ""}
-        found = read_labelled(DataConfig(source=str(source), **columns))
+        config = DataConfig(source=str(source), text_column=text_column or "", label_column=label_column or "")
+        found = read_labelled(config)
         read = contextual_vectors(model, self.tokenizer, found.texts[:MOST_LABELS])
         return probe(text_items(found.labels[:MOST_LABELS], read), by_word=False)
 

@@ -12,7 +12,7 @@ from qkv import cli
 from qkv.data.baseline.linear import classes_of, fit_dense
 from qkv.data.sources.tagged import read_tagged
 from qkv.errors import SourceError, UserError
-from qkv.inspection.linear_probes import Items, probe
+from qkv.inspection.probes.linear import Items, probe
 from qkv.randomness import generator
 
 

@@ -19,7 +19,7 @@ from qkv.commands.printing import screen
 from qkv.words import percent
 
 if TYPE_CHECKING:
-    from qkv.inspection.linear_probes import Probes
+    from qkv.inspection.probes.linear import Probes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

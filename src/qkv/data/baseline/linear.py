@@ -251,8 +251,9 @@ def _counted(texts: Sequence[str], known: np.ndarray | None) -> _Counts:
         row, number = np.divmod(cells, max(1, len(distinct)))
         parts.append((row + first, distinct[number], times))
     if not parts:
-        return _Counts(*(np.zeros(0, dtype=np.int64) for _ in range(3)), 0)
-    return _Counts(*(np.concatenate(column) for column in zip(*parts, strict=True)), len(texts))
+        return _Counts(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64), 0)
+    rows, numbers, times = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _Counts(rows, numbers, times, len(texts))
 
 
 def _vocabulary(counts: _Counts) -> tuple[np.ndarray, np.ndarray, _Counts]:
