@@ -328,7 +328,7 @@ class Run:
         from qkv.inspection.contextual import contextual_vectors
 
         self._reads_text()
-        return contextual_vectors(self.model, self.tokenizer, several("texts", texts))
+        return contextual_vectors(self.model, self.tokenizer, several("texts", texts), offsets=True)
 
     def gradient_path(self, text: str, at: int | None = None) -> "GradientPath":
         """How the gradient of `text`'s loss reaches every block and embedding row; see `instruments.gradients`."""
@@ -477,7 +477,7 @@ class Run:
                 raise ConfigError(f"{source} holds labels of words and has no column of texts; leave --text-column out")
             tagged = read_tagged(Path(source), label_column or "")
             n = int(np.searchsorted(np.cumsum([len(one.words) for one in tagged]), MOST_LABELS)) + 1
-            read = contextual_vectors(model, self.tokenizer, [one.text for one in tagged[:n]])
+            read = contextual_vectors(model, self.tokenizer, [one.text for one in tagged[:n]], offsets=True)
             return probe(word_items(tagged[:n], read), by_word=True)
         config = DataConfig(source=str(source), text_column=text_column or "", label_column=label_column or "")
         found = read_labelled(config)

@@ -58,8 +58,10 @@ class Contextual:
         return self.vectors[layer]
 
 
-def contextual_vectors(model: Model, tokenizer: Tokenizer | None, texts: Sequence[str]) -> list[Contextual]:
-    """One `Contextual` per text. A text longer than n_ctx is read in windows of n_ctx side by side, each by itself.
+def contextual_vectors(
+    model: Model, tokenizer: Tokenizer | None, texts: Sequence[str], *, offsets: bool = False
+) -> list[Contextual]:
+    """One `Contextual` per text, with `offsets` if asked for. A text longer than n_ctx is read in windows of n_ctx side by side, each by itself.
 
     Raises UserError for a text without tokens.
     """
@@ -79,7 +81,7 @@ def contextual_vectors(model: Model, tokenizer: Tokenizer | None, texts: Sequenc
                 f"{text!r} has no tokens{which(i, len(texts))}, so there is no vector; give a text with at least"
                 " one word"
             )
-    places = [None if reader is not model else _offsets(tokenizer, text) for text in texts]
+    places = [_offsets(tokenizer, text) if offsets and reader is model else None for text in texts]
     n_ctx, layers = model.config.sizes.n_ctx, _layers(model)
     windows = [(i, ids[a : a + n_ctx]) for i, ids in enumerate(encoded) for a in range(0, len(ids), n_ctx)]
     order = sorted(range(len(windows)), key=lambda w: len(windows[w][1]))
