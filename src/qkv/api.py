@@ -95,6 +95,8 @@ class TrainOptions(TypedDict, total=False):
     """The column of a table that holds the texts."""
     label_column: str | None
     """The column of a table that holds the labels."""
+    group_column: str | None
+    """The column of a labeled table whose equal values stay on one side of the split."""
     watch: str | None
     """What is recorded: "off", "light", "full", or a share of the time such as "2%"."""
     device: str | None

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from qkv import recipe
 from qkv.config import from_dict
 from qkv.errors import ConfigError, DamagedFileError, MissingExtra, RunFolderError, UserError, several, unknown
 from qkv.folder.run_folder import RunFolder
-from qkv.folder.verified import Damage, check_weights, is_whole
+from qkv.folder.verified import Damage, check_file, check_weights, is_whole
 from qkv.inspection.one_text import OneText, float64_copy, one_text
 from qkv.instruments.ledger import check_kept
 from qkv.jsontypes import JsonObject
@@ -29,7 +30,7 @@ from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
 from qkv.telemetry import History, Telemetry, damage, write_table
 from qkv.telemetry.own import read_own, write_own
 from qkv.tokenizers.tokenizer import Tokenizer
-from qkv.words import many
+from qkv.words import many, percent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from qkv.inspection.gradient_step import OneStep
     from qkv.inspection.lens import LensLayer
     from qkv.inspection.patching import Patching
+    from qkv.inspection.probes.linear import Probes
     from qkv.inspection.representation import LayerMeasures
     from qkv.inspection.what_moved import ProductChange
     from qkv.instruments.gradients import GradientPath
@@ -65,6 +67,15 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.config.preset} {self.config.model.kind}, weights={self.weights!r})"
+
+    @cached_property
+    def answering(self) -> Task:
+        """The task with what its answers need beside weights. Raises DamagedFileError where that is damaged."""
+        path = self.path / self.task.companion
+        if not self.task.companion or not path.is_file():
+            return self.task
+        check_file(path)
+        return self.task.with_companion(path.read_bytes())
 
     @cached_property
     def model(self) -> Any:
@@ -244,7 +255,7 @@ class Run:
                 )
         read = from_dict(PredictOptions, given)
         options = dataclasses.replace(options, **{name: getattr(read, name) for name in given})
-        return self.task.predict(self.model, self.tokenizer, several("texts", texts), options)
+        return self.answering.predict(self.model, self.tokenizer, several("texts", texts), options)
 
     def scores(
         self, texts: Sequence[str], k: int, options: PredictOptions | None = None
@@ -255,7 +266,9 @@ class Run:
         Raises ConfigError for a translation model, whose outputs are no single choice.
         """
         self._reads_text()
-        return self.task.scores(self.model, self.tokenizer, several("texts", texts), k, options or PredictOptions())
+        return self.answering.scores(
+            self.model, self.tokenizer, several("texts", texts), k, options or PredictOptions()
+        )
 
     def chat(self, messages: Sequence[str]) -> list[str]:
         """What a person says to a chat model, each in the model's own format, for `predict(..., chat=True)`; a JSON
@@ -319,7 +332,9 @@ class Run:
         """
         model = self.changed(changes)[0] if changes else self.model
         with torch.inference_mode(), self.config.machine.passing():
-            return self.task.evaluate(model, self.corpus(source, text_column=text_column, label_column=label_column))
+            return self.answering.evaluate(
+                model, self.corpus(source, text_column=text_column, label_column=label_column)
+            )
 
     def changed(self, changes: Sequence[str]) -> tuple[Any, list[str]]:
         """A copy of the model with matrices changed, and a sentence for each change, which says who shares the matrix.
@@ -334,7 +349,7 @@ class Run:
         from qkv.inspection.contextual import contextual_vectors
 
         self._reads_text()
-        return contextual_vectors(self.model, self.tokenizer, several("texts", texts))
+        return contextual_vectors(self.model, self.tokenizer, several("texts", texts), offsets=True)
 
     def gradient_path(self, text: str, at: int | None = None) -> "GradientPath":
         """How the gradient of `text`'s loss reaches every block and embedding row; see `instruments.gradients`."""
@@ -457,12 +472,45 @@ class Run:
 
         return AttentionView(Viewer(self.path), text, at)
 
+    def probe(
+        self,
+        source: str | Path,
+        *,
+        at: int | None = None,
+        text_column: str | None = None,
+        label_column: str | None = None,
+    ) -> "Probes":
+        """How much of the labels in a file (of words: CoNLL-U and the like; of texts: a table) can be read off the
+        vectors of each layer, at a step whose weights were kept, if given; see `qkv.inspection.probes.linear`.
+
+        Raises SourceError for a file that cannot be read as labels, UserError for too few of them.
+        """
+        from qkv.data.config import DataConfig
+        from qkv.data.labelled import read_labelled
+        from qkv.data.sources.tagged import ENDINGS, read_tagged
+        from qkv.inspection.contextual import contextual_vectors
+        from qkv.inspection.probes.linear import MOST_LABELS, probe, text_items, word_items
+
+        self._reads_text()
+        model = self.model_at(at)
+        if Path(source).name.removesuffix(".gz").endswith(ENDINGS):
+            if text_column:
+                raise ConfigError(f"{source} holds labels of words and has no column of texts; leave --text-column out")
+            tagged = read_tagged(Path(source), label_column or "")
+            n = int(np.searchsorted(np.cumsum([len(one.words) for one in tagged]), MOST_LABELS)) + 1
+            read = contextual_vectors(model, self.tokenizer, [one.text for one in tagged[:n]], offsets=True)
+            return probe(word_items(tagged[:n], read), by_word=True)
+        config = DataConfig(source=str(source), text_column=text_column or "", label_column=label_column or "")
+        found = read_labelled(config)
+        read = contextual_vectors(model, self.tokenizer, found.texts[:MOST_LABELS])
+        return probe(text_items(found.labels[:MOST_LABELS], read), by_word=False)
+
     def export(self, out: str | Path, format: str = "huggingface") -> "Fit":
         """Write it for other programs: as a Hugging Face folder, a `gguf` file or a folder with `onnx`.
 
         A Hugging Face folder has config.json, safetensors, tokenizer and a model card. `fit.family` is the layout of
         transformers that loads it. If it is None, `fit.why_not` says why, and the folder has a modeling file of ours.
-        `fit.notes` says what to know of a GGUF file, which llama.cpp reads.
+        `fit.notes` says what to know of the file, such as what it has not.
 
         Raises RunFolderError if `out` already exists, ConfigError for a kind of model that cannot be written or an
         unknown format, MissingExtra where ONNX is not installed.
@@ -487,8 +535,20 @@ class Run:
         card = model_card(name, config, fit, manifest, summary, weights=self.weights)
         if fit is None:
             write_onnx(self.model, config, self.tokenizer, out, card=card, chat=told["chat"])
-            return Fit(None, "")
-        return write_checkpoint(config, self._stored_state(), self.tokenizer, out, card=card, **told)
+            made = Fit(None, "")
+        else:
+            made = write_checkpoint(config, self._stored_state(), self.tokenizer, out, card=card, **told)
+        return dataclasses.replace(made, notes=(*made.notes, *self._left_behind()))
+
+    def _left_behind(self) -> list[str]:
+        """A sentence on what an export has not, of a classifier that attention is a part of; else none."""
+        if "attention_share" not in self.summary:
+            return []
+        own, alone = (percent(self.summary[name]) for name in ("accuracy", "attention_accuracy"))
+        return [
+            f"It holds attention alone, whose validation accuracy is {alone}; with the linear model, which no format"
+            f" has, `qkv predict` reaches {own}"
+        ]
 
     def _stored_state(self) -> dict[str, Tensor]:
         """The values of every address, shared ones under each of their names."""

@@ -48,8 +48,8 @@ def test_a_class_of_near_copies_that_are_not_held_out_is_said(tmp_path: Path) ->
     data = load(path)
     held = dict(zip(data.classes, np.bincount(data.val.classes, minlength=3).tolist(), strict=True))
     assert held == {"up": 5, "down": 5, "same": 0}
-    said = "validation, a tenth of each class at most, since near-copies stay together (none of 'same')"
-    assert data.rule.endswith(said)
+    together = "since near-copies and phrases of one text stay together (none of 'same')"
+    assert data.rule.endswith(f"validation, a tenth of each class at most, {together}")
 
 
 def test_a_class_of_one_text_is_trained_on_alone_and_said_to_be(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_words_are_counted_on_some_texts_of_every_class_in_whatever_order_the_ro
     (tmp_path / "t.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
     (tmp_path / "v.tsv").write_text("text\tlabel\nalpha x\ta\nbeta x\tb\n")
     data = load(tmp_path / "t.tsv", val=str(tmp_path / "v.tsv"))
-    monkeypatch.setattr(room, "MOST_TEXTS", 20)
+    monkeypatch.setattr("qkv.data.examples.MOST_COUNTED", 20)
     found = room.labelled_baselines(data)
-    assert found.linear == 1.0 and found.note == "TF-IDF counted 20 of 62 texts"
-    assert set(data.train.classes[room._sample("labelled baselines", data.train.classes, 20)]) == {0, 1, 2}
+    assert found.linear == 1.0 and found.note == "TF-IDF counted 21 of 62 texts"
+    assert set(data.train.classes[data.counted]) == {0, 1, 2}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from qkv.inspection.discriminant import FEWEST, common_labels, dealt_parts, told
+from qkv.inspection.probes.discriminant import FEWEST, common_labels, dealt_parts, told
 from qkv.randomness import generator
 
 N, CLASSES, D_MODEL = 6000, 20, 8

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 import qkv
 from qkv import cli
 from qkv.errors import UserError
-from qkv.installing import install
+from qkv.inspection.answers.answer import Evidence
+from qkv.inspection.answers.loss import loss
 from qkv.randomness import generator
 from qkv.recipe import RunConfig
 from qkv.views.report.command import command_of
@@ -85,9 +86,17 @@ def test_predict_eval_embed_show_report_and_compare_take_it(run, table, tmp_path
     out = json.loads(said(capsys, "predict", run.path, "the film of good", "awful and the", "--json"))
     assert out["outputs"] == ["up", "down"]
     assert said(capsys, "predict", run.path, "a great cast") == "up\ta great cast\n"
+    best = run.scores(["a cast"], 1)[0][0]["probability"]
+    assert said(capsys, "predict", run.path, "a cast", "--at-least", best + 1e-6) == "(not sure)\ta cast\n"
+    found = json.loads(said(capsys, "predict", run.path, "a cast", "great", "--at-least", best + 1e-6, "--json"))
+    assert found["outputs"] == [None, "up"]
     found = json.loads(said(capsys, "eval", run.path, "--json"))
-    assert found["loss"] == pytest.approx(run.summary["val_loss"], rel=1e-5)
-    assert found["accuracy"] == run.summary["accuracy"]
+    assert found["loss"] == pytest.approx(run.summary["stored_loss"], rel=1e-6)
+    names = (
+        "accuracy calibration_error calibration_by_chance linear_accuracy attention_accuracy attention_share".split()
+    )
+    assert {name: found[name] for name in names} == {name: run.summary[name] for name in names}
+    assert found["linear_accuracy"] == run.summary["baselines"]["tfidf"]
     assert found["accuracy_interval"] == run.summary["accuracy_interval"]
     assert "accuracy" in said(capsys, "eval", run.path)
     vectors = json.loads(said(capsys, "embed", run.path, "good film", "--json"))["outputs"][0]["vectors"]
@@ -157,6 +166,7 @@ def test_kill_and_resume_gives_the_same_bytes(table: Path, tmp_path: Path) -> No
     assert resumed.summary["resumed_from_step"] > 0
     for name in ("model.safetensors", "best.safetensors"):
         assert (whole / name).read_bytes() == (killed / name).read_bytes()
+    assert (whole / "linear.safetensors").read_bytes() == (killed / "linear.safetensors").read_bytes()
     with qkv.load(whole).telemetry() as a, qkv.load(killed).telemetry() as b:
         assert [(e.step, e.loss) for e in a.evaluations()] == [(e.step, e.loss) for e in b.evaluations()]
 
@@ -257,12 +267,33 @@ def test_resuming_with_another_label_column_names_both(run) -> None:
         qkv.train(out=run.path, resume=True, label_column="mood")
 
 
-def test_without_scikit_learn_one_line_says_what_to_type(table, tmp_path, monkeypatch) -> None:
+def test_without_scikit_learn_the_linear_model_is_there_and_carries_an_attention_that_learned_nothing(
+    table, tmp_path, monkeypatch, capsys
+) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
-    heard: list[str] = []
-    run = train(table, tmp_path / "run", steps=4, say=heard.append)
-    assert run.summary["baselines"]["tfidf"] is None and run.summary["baselines"]["majority"] > 0.4
-    assert sum(install("study") in sentence for sentence in heard) == 1
+    run = train(table, tmp_path / "run", steps=1)
+    assert run.summary["baselines"]["tfidf"] == run.summary["accuracy"] == 1.0 > run.summary["attention_accuracy"]
+    assert "The linear model alone has 100%, attention alone" in " ".join(answer.more[2] for answer in answers(run))
+    assert "It holds attention alone" in said(capsys, "export", run.path, "--out", tmp_path / "out")
+
+
+def answers(run) -> list:
+    with run.recorded() as telemetry:
+        return [loss(Evidence(run.path, telemetry))]
+
+
+def test_attention_alone_is_what_answers_where_it_is_asked_for(table, tmp_path) -> None:
+    run = train(table, tmp_path / "run", steps=2, set=SMALL | {"linear": False})
+    assert not (run.path / "linear.safetensors").exists() and "stored_loss" not in run.summary
+    assert run.evaluate().loss == pytest.approx(run.summary["val_loss"], rel=1e-5)
+
+
+def test_an_altered_linear_model_is_refused(table, tmp_path) -> None:
+    run = train(table, tmp_path / "run", steps=1)
+    path = run.path / "linear.safetensors"
+    path.write_bytes(path.read_bytes()[:-8] + b"\0" * 8)
+    with pytest.raises(UserError, match="linear.safetensors is damaged"):
+        qkv.load(run.path).predict(["a film"])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ A new command is a module of that name and one line in `COMMANDS`.
 COMMANDS: dict[str, str] = {
     "train": "train a model on a text and write a run folder",
     "predict": "continue texts, fill [MASK] in them, or label them",
+    "probe": "linear probes by layer for labels of words or texts, with a control task",
     "eval": "validation loss of a run, on its own text or another",
     "embed": "contextual vectors of texts, by layer",
     "vectors": "static word vectors: train them by skip-gram, or ask what they know of words",

@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     for item in found:
         by_layer = {_name(names, layer): item.at(layer) for layer in layers}
         vectors = by_layer if args.per_token else {name: values.mean(axis=0) for name, values in by_layer.items()}
-        outputs.append({"text": item.text, "tokens": item.tokens, "vectors": vectors})
+        offsets = None if item.offsets is None else item.offsets.tolist()
+        outputs.append({"text": item.text, "tokens": item.tokens, "offsets": offsets, "vectors": vectors})
     if args.json:
         screen.print_json({"run": str(loaded.path), "per_token": args.per_token, "outputs": outputs})
         return 0

@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"No class of transformers has this layout: {fit.why_not}.")
         print(f"modeling_qkv.py is next to the weights; {fit.auto} loads it with trust_remote_code=True.")
-    for line in fit.notes if args.format == "gguf" else ["Files: " + ", ".join(files)]:
+    for line in fit.notes:
         print(line)
+    if args.format != "gguf":
+        print("Files: " + ", ".join(files))
     return 0

@@ -10,13 +10,14 @@ Example:
   qkv predict runs/de-en "Ein Mann schläft." --beams 8
   qkv predict runs/de-en < lines.de > lines.en
   qkv predict runs/reviews-1 "not a good film" --scores 3 --json
+  qkv predict runs/reviews-1 "not a good film" --at-least 0.8
   qkv predict runs/qwen --chat "Who wrote Faust?"
 """
 
 import argparse
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from qkv.commands.arguments import add_json, add_run, add_weights, at_least_zero, share, whole
 from qkv.commands.printing import screen
@@ -24,8 +25,13 @@ from qkv.commands.texts import read_texts
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from qkv.tasks import Task
+    from qkv.run import Run
+    from qkv.tasks import PredictOptions, Task
     from qkv.tasks.task import Ranked
+
+
+UNSURE = "(not sure)"
+"""What is printed in the place of an answer that is not probable enough; with --json it is null."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +67,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scores", type=whole(), metavar="K", help="the K most probable answers, or next tokens, as well"
     )
+    parser.add_argument(
+        "--at-least", type=share, metavar="P", help="no answer where the best one is less probable (classes)"
+    )
     parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed gives the same outputs (0)")
     add_weights(parser)
     add_json(parser)
@@ -82,14 +91,17 @@ def run(args: argparse.Namespace) -> int:
     texts = loaded.chat(inputs) if options.chat else inputs
     for sentence in loaded.too_long(texts, options):
         print(f"Note: {sentence}.", file=sys.stderr)
-    outputs = loaded.predict(texts, options)
+    outputs: list[str | None] = list(loaded.predict(texts, options))
     scores = loaded.scores(texts, args.scores, options) if args.scores else []
+    if args.at_least:
+        outputs = _sure(loaded, texts, options, args.at_least)
     if args.json:
         about = {"run": str(loaded.path), "task": loaded.task.name, "inputs": inputs, "outputs": outputs}
         screen.print_json(about | ({"scores": scores} if args.scores else {}))
         return 0
     alone = options.chat or not (args.texts or loaded.task.continues)
     for i, (text, output) in enumerate(zip(texts, outputs, strict=True)):
+        output = UNSURE if output is None else output
         said = output if alone else loaded.task.shown(text, output)
         if marks[0]:
             print(screen.standing_out(said), file=screen.terminal(sys.stdout))
@@ -97,6 +109,14 @@ def run(args: argparse.Namespace) -> int:
             print(screen.shown(said))
         _print_scores(scores[i] if scores else [])
     return 0
+
+
+def _sure(run: "Run", texts: list[str], options: "PredictOptions", at_least: float) -> list[str | None]:
+    """The most probable class of each input, None where it is less probable. Raises UserError without classes."""
+    if not run.config.model.classes:
+        raise UserError(f"--at-least is for a run that answers with classes; the task {run.task.name} has none")
+    best = [cast("Ranked", found)[0] for found in run.scores(texts, 1, options)]
+    return [str(one["output"]) if float(one["probability"]) >= at_least else None for one in best]
 
 
 def _print_scores(found: "Ranked | list[Ranked]", indent: str = "  ") -> None:

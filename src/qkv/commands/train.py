@@ -135,6 +135,9 @@ def _describe_text(parser: argparse.ArgumentParser) -> None:
         "--text-column", metavar="NAME", help="the column of a table that holds the text (classify: or two, A,B)"
     )
     text.add_argument("--label-column", metavar="NAME", help="the column of a table that holds the label (classify)")
+    text.add_argument(
+        "--group-column", metavar="NAME", help="rows with the same value stay on one side of the split (classify)"
+    )
 
 
 def _describe_place(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":

@@ -52,8 +52,14 @@ class LabelledOptions:
     """Share of a training text's tokens that are left out, others in every update; one always stays."""
     disturbed: float = 0.2
     """Share of the training texts that get a class drawn evenly from all instead of their own."""
+    linear: bool = True
+    """Whether attention is added to a linear model on n-grams; if so, some training texts are kept to weigh the two."""
+    class_weights: str = "none"
+    """How much a text counts in training: none (all alike), or balanced (classes alike, whatever their size)."""
 
     def __post_init__(self) -> None:
+        if self.class_weights not in ("none", "balanced"):
+            raise ConfigError(f"class_weights is {self.class_weights!r}; expected 'none' or 'balanced'")
         for name in ("word_dropout", "disturbed"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected a share from 0 up to but not 1")
@@ -80,6 +86,8 @@ class DataConfig:
     """The column of a table that holds the text; empty means it is found by name, then by length."""
     label_column: str = ""
     """The column of a table that holds the label, never taken for text; empty means none is named."""
+    group_column: str = ""
+    """The column of a labeled table whose equal values stay on one side of a split; empty means none."""
     document_end: str = ""
     """A mark in the text, such as <|endoftext|>, at which a document ends; empty means that marks are letters."""
     classes: tuple[str, ...] = ()

@@ -8,20 +8,36 @@ pairs alike by half are near-copies, and near-copies of near-copies form one gro
 (a heading, a licence), some near-copies of moderate similarity are never compared, and which ones depends on the
 order of the documents. Only the first 32 KiB of a document are compared. Documents too short for a shingle count as
 copies where their letters and digits are equal.
+
+A text that stands whole, word by word, inside another one is a phrase of it. One of `COMMON` words or more joins every
+text that it stands in; a shorter one only where all these are together already, since "a good film" stands in many
+sentences that have nothing else in common.
 """
 
 import hashlib
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+
+from qkv.data.baseline.linear import WORDS
 
 SHINGLE = 12
 BINS = 16
 ALIKE = 0.5
 """Share of bins that must agree."""
 
+COMMON = 5
+"""Words from which on a phrase joins every text that it stands in."""
+LONGEST_PHRASE = 60
+"""Words of a phrase that is looked for, at most."""
+MOST_WORDS = 3_000_000
+"""Words of all texts together, above which phrases are not looked for."""
+
+_SIEVE = np.uint64(1 << 20)
+"""Runs of words are looked up by so many remainders first, which a cache holds."""
 _EMPTY = np.uint32(0xFFFFFFFF)
 _COMPARED = 1 << 15
 _BATCH = (1 << 20) + _COMPARED
@@ -118,7 +134,7 @@ def group_copies(sketches: Sketches) -> np.ndarray:
         present = (left != _EMPTY) | (right != _EMPTY)
         agree = ((left == right) & present).sum(1) >= ALIKE * present.sum(1)
         pairs.append(candidates[agree])
-    return _components(np.concatenate(pairs), len(keys))
+    return components(np.concatenate(pairs), len(keys))
 
 
 def _neighbours(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -132,7 +148,7 @@ def _neighbours(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return numbers[pairs]
 
 
-def _components(pairs: np.ndarray, n: int) -> np.ndarray:
+def components(pairs: np.ndarray, n: int) -> np.ndarray:
     """The least member of each document's connected component: int64 [n]."""
     labels = np.arange(n)
     left, right = pairs[:, 0], pairs[:, 1]
@@ -142,3 +158,69 @@ def _components(pairs: np.ndarray, n: int) -> np.ndarray:
         np.minimum.at(labels, labels[right], least)
         labels = labels[labels]
     return labels
+
+
+# groups and phrases
+
+
+def joined_groups(groups: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Groups (int64 [n], the first member of each text's group) with those joined that share a name."""
+    first: dict[str, int] = {}
+    firsts = np.array([first.setdefault(name, i) for i, name in enumerate(names)], dtype=np.int64)
+    return _with_pairs(groups, np.stack([np.arange(len(names)), firsts], 1))
+
+
+def phrase_groups(groups: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+    """Groups with those joined that hold phrases of one text: int64 [n], the first member of each text's group."""
+    seen: dict[str, int] = {}
+    lists = [[seen.setdefault(word, len(seen)) for word in WORDS.findall(text.lower())] for text in texts]
+    sizes = np.array([len(words) for words in lists], dtype=np.int64)
+    if not 0 < sizes.sum() <= MOST_WORDS:
+        return groups
+    hashes = np.random.default_rng(0).integers(1, 1 << 63, size=len(seen), dtype=np.uint64)
+    flat = hashes[np.array([number for words in lists for number in words], dtype=np.int64)]
+    owners, starts = np.repeat(np.arange(len(texts)), sizes), np.cumsum(sizes) - sizes
+    powers, inverses = (_all_powers(base, len(flat)) for base in (_BASE, _INVERSE))
+    sums = np.zeros(len(flat) + 1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        np.cumsum(flat * powers, dtype=np.uint64, out=sums[1:])
+    for n in range(int(min(LONGEST_PHRASE, sizes.max())), 0, -1):
+        phrases = np.flatnonzero(sizes == n)
+        if not len(phrases):
+            continue
+        with np.errstate(over="ignore"):
+            runs = (sums[n:] - sums[:-n]) * inverses[: len(flat) - n + 1]
+        inside = owners[: len(runs)] == owners[n - 1 :]
+        keys = runs[starts[phrases]]
+        likely = np.zeros(_SIEVE, dtype=bool)
+        likely[keys % _SIEVE] = True
+        places = np.flatnonzero(inside & likely[runs % _SIEVE])
+        places = places[np.isin(runs[places], keys)]
+        order = np.argsort(keys, kind="stable")
+        first = phrases[order][np.searchsorted(keys[order], runs[places])]
+        pairs = np.concatenate([np.stack([first, owners[places]], 1), np.stack([phrases, _firsts(keys, phrases)], 1)])
+        if n < COMMON:
+            pairs = _of_one_group(groups, pairs, sizes)
+        groups = _with_pairs(groups, pairs)
+    return groups
+
+
+def _firsts(keys: np.ndarray, phrases: np.ndarray) -> np.ndarray:
+    """Of each phrase the first one with its words."""
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    return phrases[first][inverse]
+
+
+def _of_one_group(groups: np.ndarray, pairs: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The pairs (phrase, text that it stands in) of phrases that stand in longer texts of one group alone."""
+    longer = sizes[pairs[:, 1]] > sizes[pairs[:, 0]]
+    least, most = np.full(len(groups), len(groups)), np.full(len(groups), -1)
+    np.minimum.at(least, pairs[longer, 0], groups[pairs[longer, 1]])
+    np.maximum.at(most, pairs[longer, 0], groups[pairs[longer, 1]])
+    return pairs[~longer | (least == most)[pairs[:, 0]]]
+
+
+def _with_pairs(groups: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Groups with the two texts of each pair joined."""
+    own = np.stack([np.arange(len(groups)), groups], 1)
+    return components(np.concatenate([own, pairs]), len(groups))

@@ -1,34 +1,44 @@
 """Labelled texts, split, cut into tokens: what a classifier trains on and is measured on.
 
-Without a file of its own for validation a tenth of every class is held out, at most 10,000 texts, near-copies (see
-`copies`) on one side, in the order of a hash of their words: the split depends on the texts and on no seed; on their
-order only where so many share a passage that near-copies are missed. Classes are those of the training part; a label
-that occurs elsewhere only is an error with its line.
+Without a file of its own for validation a tenth of every class is held out, at most 10,000 texts. Near-copies and
+phrases of one text (see `dedup`) are on one side. Texts are chosen in the order of a hash of their words: the split
+depends on the texts and on no seed; on their order only where so many share a passage that near-copies are missed.
+Classes are those of the training part; a label that occurs elsewhere only is an error with its line.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from qkv.data.baseline.linear import Linear, balanced, cross_validated, fit_linear, sample
 from qkv.data.caching import cache_key
-from qkv.data.config import DataConfig
+from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.corpus import fitted_tokenizer, joined_hash
 from qkv.data.dataset import DataSet
-from qkv.data.dedup import Sketches, group_copies, sketch
+from qkv.data.dedup import Sketches, group_copies, joined_groups, phrase_groups, sketch
 from qkv.data.labelled import PAIR, LabelledTexts, check_classes, class_order, read_labelled
 from qkv.data.sources.receipt import ReadFile, Receipt, Rows, make_receipt
 from qkv.data.sources.source import Chunk
 from qkv.data.sources.tables import count_rows
 from qkv.data.split import Part, Split, repeated
 from qkv.errors import SourceError
+from qkv.randomness import generator
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import Tokens, n_utf8
 from qkv.words import many, some
 
 MOST_VAL_TEXTS = 10_000
+MOST_HELD, FEWEST_HELD = 2_000, 100
+"""Training texts that attention is not trained on: a tenth of each class, at most so many in all, and of a small set up
+to a fifth, so that there are so many."""
+MOST_CHARACTERS, MOST_COUNTED = 8_000_000, 200_000
+"""About so many, of the training texts that the linear model is fitted to, and how many these are at most."""
+MOST_FOLDED, _FOLDS = 5_000, 5
+"""Training texts up to which the linear model is also cross-validated, and in how many folds."""
 
 Progress = Callable[[str, float], None]
 
@@ -70,11 +80,56 @@ class Examples(DataSet):
     """The part to measure on."""
     classes: tuple[str, ...]
     """Names of the classes, by number."""
+    held: np.ndarray
+    """bool [n_train]: training texts that attention is not trained on, so that the linear model and it are weighed."""
+    groups: np.ndarray
+    """int64 [n_train]: equal for training texts that stay on one side of a split."""
+    weights: np.ndarray | None = None
+    """float64 [n_classes]: what a text of each class counts in training; None: all count alike."""
 
     @property
     def n_train(self) -> int:
         """Training texts: what the size law of labelled texts counts."""
         return len(self.train)
+
+    @cached_property
+    def trained(self) -> np.ndarray:
+        """The numbers of the training texts that attention is trained on, int64."""
+        return np.flatnonzero(~self.held)
+
+    @cached_property
+    def counted(self) -> np.ndarray:
+        """The numbers of the training texts that the linear model is fitted to, increasing; all of a usual set."""
+        mean = sum(map(len, self.train.texts)) / len(self.train)
+        most = min(MOST_COUNTED, int(MOST_CHARACTERS / max(1.0, mean)))
+        return np.sort(sample("labelled baselines", self.train.classes, max(1, most)))
+
+    @cached_property
+    def folded(self) -> np.ndarray | None:
+        """Whether a linear model of the other four fifths of the training texts, cut between groups, tells the class of
+        each: bool [n_train]; None for more than 5,000, where one held-out part says enough.
+        """
+        names, owner = np.unique(self.groups, return_inverse=True)
+        if not _FOLDS <= len(names) or len(self.train) > MOST_FOLDED:
+            return None
+        folds = generator("folds").permutation(len(names))[owner] % _FOLDS
+        logits = cross_validated(self.train.texts, self.train.classes, len(self.classes), folds)
+        return logits.argmax(1) == self.train.classes
+
+    @cached_property
+    def weighed(self) -> np.ndarray:
+        """The numbers of the held texts that the linear model counts."""
+        return self.counted[self.held[self.counted]]
+
+    @cached_property
+    def linear(self) -> tuple[Linear, np.ndarray]:
+        """The linear model of the training texts, and the logits [n_weighed, n_classes] that one without the held texts
+        gives to those that are `weighed`. Seconds for 100,000 short texts.
+        """
+        inside = self.counted
+        held, n_classes = self.held[inside], len(self.classes)
+        texts = [self.train.texts[i] for i in inside.tolist()]
+        return fit_linear(texts, self.train.classes[inside], n_classes, held=held, class_weights=self.weights)
 
     def describe(self) -> str:
         """One line: how many texts, of which classes."""
@@ -102,21 +157,27 @@ def load_examples(
         check_classes(source)
     classes = config.classes or class_order(source.labels)
     numbers = _numbers(source, classes)
-    sketches = sketch(source.texts, compare=val is None)
+    options = config.labels or LabelledOptions(linear=False)
+    holds = options.linear and not config.classes
+    sketches = sketch(source.texts, compare=val is None or holds)
+    groups = _groups(source, sketches)
     held_out = None
     if val is None:
-        held_out = hold_out(numbers, group_copies(sketches), sketches.keys, MOST_VAL_TEXTS)
+        held_out = hold_out(numbers, groups, sketches.keys, MOST_VAL_TEXTS)
         sides = [
             (_chosen(source.texts, ~held_out), numbers[~held_out]),
             (_chosen(source.texts, held_out), numbers[held_out]),
         ]
         _check_sides(source, numbers, held_out)
-        rule = _rule(numbers, held_out, classes)
+        rule = _rule(numbers, held_out, classes, config.group_column)
         rule = source.published.said(minus=rule) if source.published else rule
     else:
         sides = [(source.texts, numbers), (val.texts, _numbers(val, classes, source.path))]
         rule = _given(config, source, val, sketches)
-    asked = (config.text_column, config.label_column)
+    mine = np.ones(len(numbers), dtype=bool) if held_out is None else ~held_out
+    _, firsts, owner = np.unique(groups[mine], return_index=True, return_inverse=True)
+    together = firsts[owner]
+    asked = (config.text_column, config.label_column, config.group_column)
     digest = cache_key(source.sha256, val.sha256 if val else "", *asked, source.kind, source.note)
     told = progress or (lambda what, share: None)
     pairs = is_pairs(config)
@@ -130,10 +191,30 @@ def load_examples(
         train=train,
         val=measured,
         classes=classes,
+        held=_held(numbers[mine], together, sketches.keys[mine]) if holds else np.zeros(len(together), dtype=bool),
+        groups=together,
+        weights=balanced(train.classes, len(classes)) if options.class_weights == "balanced" else None,
         rule=rule,
         note=source.note,
         receipt=_receipt(source, val, held_out),
     )
+
+
+def _held(classes: np.ndarray, groups: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """The training texts that attention is not trained on: bool [n]; arguments as `hold_out`."""
+    share = min(0.2, max(0.1, FEWEST_HELD / len(classes)))
+    return hold_out(classes, groups, keys, MOST_HELD, share)
+
+
+def _groups(source: LabelledTexts, sketches: Sketches) -> np.ndarray:
+    """What stays on one side of a split: near-copies, phrases of one text, rows of one group; int64 [n], the first
+    member of each text's group. Where there are no sketches to compare, equal texts alone.
+    """
+    groups = group_copies(sketches)
+    if not len(sketches.bins):
+        return groups
+    groups = phrase_groups(groups, source.texts)
+    return joined_groups(groups, source.groups) if source.groups else groups
 
 
 def is_pairs(config: DataConfig) -> bool:
@@ -206,8 +287,8 @@ def _given(config: DataConfig, source: LabelledTexts, val: LabelledTexts, train:
     return "; ".join(filter(None, (source.published.said(validation=name if config.val else ""), said)))
 
 
-def _rule(numbers: np.ndarray, held_out: np.ndarray, classes: Sequence[str]) -> str:
-    """What is held out, in words: of each class as much as was wanted, or less where near-copies stay together."""
+def _rule(numbers: np.ndarray, held_out: np.ndarray, classes: Sequence[str], column: str) -> str:
+    """What is held out, in words: of each class as much as was wanted, or less where groups stay together."""
     counts, held = (np.bincount(some, minlength=len(classes)) for some in (numbers, numbers[held_out]))
     share = min(0.1, MOST_VAL_TEXTS / len(numbers))
     part = "a tenth" if share == 0.1 else f"{100 * share:.2g}%"
@@ -215,7 +296,10 @@ def _rule(numbers: np.ndarray, held_out: np.ndarray, classes: Sequence[str]) -> 
     none = [(name, count) for name, count, n in zip(classes, counts, held, strict=True) if not n]
     lonely, alike = ([repr(name) for name, count in none if (count == 1) == one] for one in (True, False))
     if (held != _wanted(counts, MOST_VAL_TEXTS)).any():
-        rule += f" at most, since near-copies stay together{f' (none of {_some(alike)})' if alike else ''}"
+        rule += " at most, since near-copies and phrases of one text stay together"
+        rule += f" (none of {_some(alike)})" if alike else ""
+    if column:
+        rule += f"; rows with the same {column!r} are on one side"
     if lonely:
         rule += f"; none of {_some(lonely)}, of which there is one text: its accuracy is not measured"
     return rule
@@ -225,21 +309,23 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + " and others" * (len(names) > 3)
 
 
-def _wanted(counts: np.ndarray, most: int) -> np.ndarray:
+def _wanted(counts: np.ndarray, most: int, share: float = 0.1) -> np.ndarray:
     """How many of each class are to be held out, of so many: int64 [n_classes]."""
-    share = min(0.1, most / counts.sum())
+    share = min(share, most / counts.sum())
     return np.where(counts > 1, np.maximum(1, np.floor(counts * share)), 0).astype(np.int64)
 
 
-def hold_out(classes: np.ndarray, groups: np.ndarray, keys: np.ndarray, most: int = MOST_VAL_TEXTS) -> np.ndarray:
-    """Which texts are held out, bool [n]: whole groups, a tenth of each class, at most `most` in all.
+def hold_out(
+    classes: np.ndarray, groups: np.ndarray, keys: np.ndarray, most: int = MOST_VAL_TEXTS, share: float = 0.1
+) -> np.ndarray:
+    """Which texts are held out, bool [n]: whole groups, a share of each class, at most `most` in all.
 
     classes: int64 [n]; groups: int64 [n], the first member of each text's group; keys: uint64 [n], which order the
     draw: groups by their least key, each that still fits. A class of which there are at least two texts gives at least
     one, if its groups allow it, and always keeps one.
     """
     n = len(classes)
-    left = _wanted(np.bincount(classes), most)
+    left = _wanted(np.bincount(classes), most, share)
     least = np.full(n, np.iinfo(np.uint64).max, dtype=np.uint64)
     np.minimum.at(least, groups, keys)
     order = np.argsort(groups, kind="stable")

@@ -55,6 +55,8 @@ class LabelledTexts:
     """In the order of the file."""
     labels: list[str]
     """Of each text, as written, without surrounding space."""
+    groups: list[str]
+    """Of each text what stands in its group column; empty without such a column."""
     lines: list[int]
     """The line of its file that each ends on, from 1."""
     files: list[tuple[str, int]]
@@ -93,19 +95,20 @@ def read_labelled(config: DataConfig, *, measured: bool = False) -> LabelledText
     facts = [examine(file) for file in paths]
     if (n_bytes := sum(each.n_bytes for each in facts)) > MOST_BYTES:
         raise SourceError(f"{str(path)!r} has {n_bytes:,} bytes; labelled texts may have {MOST_BYTES:,} at most")
-    texts, labels, numbers, files, found, columns, n_empty = [], [], [], [], [], {}, 0
+    texts, labels, groups, numbers, files, found, columns, n_empty = [], [], [], [], [], [], {}, 0
     for file in paths:
         rows, kind, note, roles = _rows_of(file, config)
         found.append((kind, note))
         columns |= roles
         files.append((str(file), len(texts)))
-        for number, text, label in rows:
+        for number, text, label, group in rows:
             if not text.replace(PAIR, "", 1).strip():
                 n_empty += 1
                 continue
             numbers.append(number)
             texts.append(text)
             labels.append(label)
+            groups += [group] * bool(config.group_column)
     if not texts:
         raise SourceError(f"{str(path)!r} holds no labelled text")
     _check_alike(paths, found)
@@ -121,6 +124,7 @@ def read_labelled(config: DataConfig, *, measured: bool = False) -> LabelledText
         else hashlib.sha256(together.encode("utf-8", "surrogateescape")).hexdigest(),
         texts=texts,
         labels=labels,
+        groups=groups,
         lines=numbers,
         files=files,
         facts=facts,
@@ -135,14 +139,19 @@ def read_labelled(config: DataConfig, *, measured: bool = False) -> LabelledText
     )
 
 
-def _rows_of(path: Path, config: DataConfig) -> tuple[Iterator[tuple[int, str, str]], str, str, dict[str, str]]:
-    """(line, text, label) of each row of a file, what kind of file it is, how it is read, and the role of each column.
+Row = tuple[int, str, str, str]
+"""Line, text, label and group, the last empty where no column is named."""
+
+
+def _rows_of(path: Path, config: DataConfig) -> tuple[Iterator[Row], str, str, dict[str, str]]:
+    """The rows of a file, what kind of file it is, how it is read, and the role of each column.
 
     Raises SourceError where a column of texts would not be read that nobody chose between.
     """
     if is_table(path):
         layout, label = _columns(path, config)
         others = [] if config.text_column else other_texts(path, layout, label)
+        others = [name for name in others if name != config.group_column]
         if others:
             raise SourceError(
                 f"{str(path)!r} has {len(others) + 1} columns of text: {listed([layout.text, *others])}; name the one"
@@ -157,7 +166,12 @@ def _rows_of(path: Path, config: DataConfig) -> tuple[Iterator[tuple[int, str, s
             if layout.second
             else f"text from {text}, labels from column {label!r}"
         )
-        return _table_rows(path, layout, label), layout.kind, note, layout.roles(label)
+        roles = layout.roles(label)
+        if config.group_column:
+            _known_column(path, config.group_column, "group", roles)
+            roles |= {config.group_column: "group"}
+            note += f", groups from column {config.group_column!r}"
+        return _table_rows(path, layout, label, config.group_column), layout.kind, note, roles
     _no_columns(path, config)
     return _line_rows(path), "lines", "a label, a space and a text on each line", {}
 
@@ -266,16 +280,27 @@ def _columns(path: Path, config: DataConfig) -> tuple[TableFormat, str]:
 
 
 def _no_columns(path: Path, config: DataConfig) -> None:
-    for option, given in (("--label-column", config.label_column), ("--text-column", config.text_column)):
-        if given:
+    for name in ("label", "text", "group"):
+        option = f"--{name}-column"
+        if getattr(config, f"{name}_column"):
             raise SourceError(
                 f"{str(path)!r} is no table and has no columns: a label, a space and a text are expected on each line;"
                 f" leave {option} out, or give a .csv, .tsv or .jsonl table"
             )
 
 
-def _table_rows(path: Path, layout: TableFormat, label: str) -> Iterator[tuple[int, str, str]]:
-    """(line, text, label) of each row. Raises SourceError for a blank line between rows and for a missing label."""
+def _known_column(path: Path, name: str, what: str, roles: Mapping[str, str]) -> None:
+    """Raises SourceError where a table has no such column, or reads it as something else."""
+    there = f"columns of {str(path)!r}: {', '.join(roles) or 'none'}"
+    if name not in roles:
+        close = nearest(name, list(roles), 1)
+        raise SourceError(f"there is no column {name!r} ({there})" + (f"; did you mean {close[0]!r}?" if close else ""))
+    if roles[name] != "unused":
+        raise SourceError(f"--{what}-column and --{roles[name]}-column are both {name!r} ({there})")
+
+
+def _table_rows(path: Path, layout: TableFormat, label: str, group: str) -> Iterator[Row]:
+    """Each row. Raises SourceError for a blank line between rows and for a missing label."""
     blank = 0
     for number, row in numbered_rows(path, layout):
         if not row:
@@ -298,11 +323,12 @@ def _table_rows(path: Path, layout: TableFormat, label: str) -> Iterator[tuple[i
                 f"{str(path)!r} line {number}: label {label!r} is {type(value).__name__}; expected a word or a number"
             )
         name = str(value).lower() if isinstance(value, bool) else str(value).strip()
-        yield number, whole_characters(PAIR.join(map(str, texts))), whole_characters(name)
+        together = "" if not group or (given := row.get(group)) is None else whole_characters(str(given).strip())
+        yield number, whole_characters(PAIR.join(map(str, texts))), whole_characters(name), together or f"\0{number}"
 
 
-def _line_rows(path: Path) -> Iterator[tuple[int, str, str]]:
-    """(line, text, label) of each line. Raises SourceError for an empty line between lines, or one of one word."""
+def _line_rows(path: Path) -> Iterator[Row]:
+    """Each line. Raises SourceError for an empty line between lines, or one of one word."""
     blank = 0
     for number, line in enumerate(read_lines(path), start=1):
         words = line.split(maxsplit=1)
@@ -315,7 +341,7 @@ def _line_rows(path: Path) -> Iterator[tuple[int, str, str]]:
                 f"{str(path)!r} line {number} is {line.strip()[:40]!r}, one word; expected a label, a space and a"
                 " text (the label or the text is missing)"
             )
-        yield number, words[1].rstrip(), words[0]
+        yield number, words[1].rstrip(), words[0], ""
 
 
 def _no_blank(path: Path, line: int) -> None:

@@ -35,6 +35,7 @@ FINAL_FILES = (
     "model.safetensors",
     "best.safetensors",
     "teachers.safetensors",
+    "linear.safetensors",
     "telemetry.sqlite",
     "report.html",
     "source.json",

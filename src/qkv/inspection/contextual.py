@@ -35,6 +35,9 @@ class Contextual:
     """Addresses of the activations: embed, L0.resid_post, ..., and norm_f where the model has a final norm."""
     vectors: Float[np.ndarray, "layers pos d_model"]
     """float32, as a model has them."""
+    offsets: Int64[np.ndarray, "pos 2"] | None = None
+    """First character and end of each token in the text, both 0 of one that is put around it; None where the tokenizer
+    gives none."""
 
     @property
     def pooled(self) -> Float[np.ndarray, "layers d_model"]:
@@ -55,8 +58,10 @@ class Contextual:
         return self.vectors[layer]
 
 
-def contextual_vectors(model: Model, tokenizer: Tokenizer | None, texts: Sequence[str]) -> list[Contextual]:
-    """One `Contextual` per text. A text longer than n_ctx is read in windows of n_ctx side by side, each by itself.
+def contextual_vectors(
+    model: Model, tokenizer: Tokenizer | None, texts: Sequence[str], *, offsets: bool = False
+) -> list[Contextual]:
+    """One `Contextual` per text, with `offsets` if asked for. A text longer than n_ctx is read in windows of n_ctx side by side, each by itself.
 
     Raises UserError for a text without tokens.
     """
@@ -76,6 +81,7 @@ def contextual_vectors(model: Model, tokenizer: Tokenizer | None, texts: Sequenc
                 f"{text!r} has no tokens{which(i, len(texts))}, so there is no vector; give a text with at least"
                 " one word"
             )
+    places = [_offsets(tokenizer, text) if offsets and reader is model else None for text in texts]
     n_ctx, layers = model.config.sizes.n_ctx, _layers(model)
     windows = [(i, ids[a : a + n_ctx]) for i, ids in enumerate(encoded) for a in range(0, len(ids), n_ctx)]
     order = sorted(range(len(windows)), key=lambda w: len(windows[w][1]))
@@ -93,9 +99,17 @@ def contextual_vectors(model: Model, tokenizer: Tokenizer | None, texts: Sequenc
             ids=ids,
             layers=layers,
             vectors=np.concatenate(part, axis=1),
+            offsets=place,
         )
-        for text, ids, part in zip(texts, encoded, parts, strict=True)
+        for text, ids, part, place in zip(texts, encoded, parts, places, strict=True)
     ]
+
+
+def _offsets(tokenizer: Tokenizer, text: str) -> np.ndarray | None:
+    """Of the tokens of a text and of those around it."""
+    found = tokenizer.offsets(text)
+    before, after = (np.zeros((len(part), 2), dtype=np.int64) for part in tokenizer.around)
+    return None if found is None else np.concatenate([before, found, after])
 
 
 def _layers(model: Model) -> list[str]:

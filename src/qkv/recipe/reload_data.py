@@ -43,6 +43,7 @@ def data_of(
         tokenizer=str(folder.tokenizer) if task.tokenizer else "",
         vocab=0,
         classes=config.model.classes,
+        group_column="",
         pixels=(patches.channels, patches.height, patches.width) if (patches := config.model.patches) else (),
         **{name: column if _all_in(column, there) else "" for name, column in columns.items()} | dict(given or {}),
     )

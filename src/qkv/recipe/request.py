@@ -79,6 +79,7 @@ BESIDE_SET = {
     "vocab": "data.vocab",
     "text_column": "data.text_column",
     "label_column": "data.label_column",
+    "group_column": "data.group_column",
     "precision": "machine.precision",
     "threads": "machine.threads",
     "shard": "machine.shard",
@@ -108,6 +109,7 @@ class Request:
     parameters: int | None = None
     text_column: str | None = None
     label_column: str | None = None
+    group_column: str | None = None
     changes: tuple[str, ...] = ()
     watch: str | None = None
     device: str | None = None
@@ -298,15 +300,15 @@ def _data_config(request: Request, task: Task, parent: "_Parent | None", train_b
         train_bytes=train_bytes,
         text_column=request.text_column or "",
         label_column=request.label_column or "",
+        group_column=request.group_column or "",
         labels=labelled_options(parent.model.sizes.n_layers if parent else 0) if task.label_column else None,
         images=ImageOptions() if task.reads == "images" else None,
     )
     config = override(config, _settings_of(request, "data"))
-    if config.label_column and not task.label_column:
-        raise ConfigError(
-            f"--label-column names what a classifier learns to tell, and --task {task.name} has no labels;"
-            " leave it out, or give --task classify"
-        )
+    if (config.label_column or config.group_column) and not task.label_column:
+        what = ("--label-column names what a classifier learns to tell",
+                "--group-column keeps rows of a labeled table together")[not config.label_column]  # fmt: skip
+        raise ConfigError(f"{what}, and --task {task.name} has no labels; leave it out, or give --task classify")
     return config
 
 
@@ -507,6 +509,7 @@ def same_run(request: Request, config: RunConfig) -> None:
         "val": (whole_source(request.val or ""), config.data.val),
         "text-column": (request.text_column, config.data.text_column),
         "label-column": (request.label_column, config.data.label_column),
+        "group-column": (request.group_column, config.data.group_column),
         "from": (request.from_run and str(Path(request.from_run).absolute()), config.from_run),
         "task": (request.task, config.task),
         "preset": (request.preset, config.preset),

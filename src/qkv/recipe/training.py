@@ -413,7 +413,6 @@ class _Session:
                 if "missing" in null:
                     listening.say(null["missing"])
                 write_samples(parts, folder, store, outcome)
-                judged = _judge(parts, folder)
                 if compares and parts.task.name == "causal" and config.model.sizes.n_layers:
                     store.set_fact("agreement", _agreement(parts))
                 found = background.result()
@@ -422,6 +421,7 @@ class _Session:
                     store.set_fact("loss_less_ngram", _less_ngram(parts, folder, found))
                     if found.note:
                         listening.say(found.note)
+                judged = _judge(_completed(parts, folder), folder)
                 bits = bits_per_byte(parts, outcome.best_loss)
         self._seal(outcome, found, judged, bits, null)
 
@@ -522,6 +522,17 @@ def _afterwards(folder: RunFolder) -> Iterator[None]:
             f" qkv train --out {typed(folder.path)} --resume",
             exit_status=getattr(error, "exit_status", 130),
         ) from None
+
+
+def _completed(parts: Parts, folder: RunFolder) -> Parts:
+    """The parts with what the task's answers need beside the best weights, which is written into the folder."""
+    labels = parts.config.data.labels
+    if not parts.task.companion or labels is None or not labels.linear or not folder.best.is_file():
+        return parts
+    with _best_weights(parts, folder):
+        task, content = parts.task.completed(parts.model, parts.corpus)
+    folder.write(parts.task.companion, content)
+    return dataclasses.replace(parts, task=task)
 
 
 def _judge(parts: Parts, folder: RunFolder) -> Evaluation | None:

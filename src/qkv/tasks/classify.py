@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.data.baseline.linear import log_softmax
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.examples import Examples, Labelled, encode_texts, is_pairs, load_examples
 from qkv.data.packing import pack_rows
@@ -36,7 +37,8 @@ from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.randomness import Permutation, uniforms
 from qkv.tasks.batch import Batch
-from qkv.tasks.evaluation import evaluate, wilson
+from qkv.tasks.combined import Combined, calibration, combine
+from qkv.tasks.evaluation import loss_interval, wilson
 from qkv.tasks.figures import Evaluation, Figure, Scores
 from qkv.tasks.task import Drop, PredictOptions, Progress, Ranked, Task, Yardsticks, ranked
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -65,6 +67,8 @@ class Classify(Task[Examples, TextClassifier]):
     """Gives the probabilities [n_texts, n_classes] that a training batch is to be answered with; None: its classes."""
     joined: float = 0.0
     """Probability with which a training text that teachers answer has another behind it, where n_ctx holds both."""
+    combined: Combined | None = field(default=None, repr=False, compare=False)
+    """The linear model that attention is added to in answers and figures; None: attention answers alone."""
 
     size_law: ClassVar[str] = "labelled texts"
     starts_from: ClassVar[Mapping[str, str]] = {
@@ -87,6 +91,7 @@ class Classify(Task[Examples, TextClassifier]):
         "majority": "the commonest class",
         "tfidf": "TF-IDF + logistic regression",
     }
+    companion: ClassVar[str] = "linear.safetensors"
 
     def __post_init__(self) -> None:
         if not 0 <= self.joined <= 1:
@@ -155,15 +160,15 @@ class Classify(Task[Examples, TextClassifier]):
         examples: np.ndarray,
     ) -> Batch:
         """Every text once an epoch, in an order of its own; see `Task.train_batch`."""
-        part, n = corpus.train, len(corpus.train)
+        part, rows, n = corpus.train, corpus.trained, len(corpus.trained)
         index = np.asarray(examples, dtype=np.int64)
         texts = np.empty_like(index)
         for epoch in np.unique(index // n):
             inside = index // n == epoch
-            texts[inside] = Permutation(n, seed, "texts", int(epoch))(index[inside] % n)
+            texts[inside] = rows[Permutation(n, seed, "texts", int(epoch))(index[inside] % n)]
         ids, lengths = _cut(part, texts, sizes.n_ctx)
         if self.joined and self.teachers is not None:
-            ids, lengths = self._behind(part, texts, lengths, sizes.n_ctx, seed, step, index)
+            ids, lengths = self._behind(part, rows, texts, lengths, sizes.n_ctx, seed, step, index)
         if self.word_dropout:
             ids, lengths = self._thinned(ids, lengths, seed, step, index)
         classes = part.classes[texts]
@@ -172,11 +177,16 @@ class Classify(Task[Examples, TextClassifier]):
             any_class = (uniforms(index, seed, "disturbed class", step) * len(corpus.classes)).astype(np.int64)
             classes = np.where(other, any_class, classes)
         batch = _batch(ids, lengths, classes, sizes.n_ctx)
-        return batch if self.teachers is None else batch._replace(answers=self.teachers(batch))
+        answers = None if self.teachers is None else self.teachers(batch)
+        if corpus.weights is not None:
+            wanted = F.one_hot(batch.targets, len(corpus.classes)).float() if answers is None else answers
+            answers = wanted * torch.from_numpy(corpus.weights[part.classes[texts]]).float()[:, None]
+        return batch if answers is None else batch._replace(answers=answers)
 
     def _behind(
         self,
         part: Labelled,
+        rows: np.ndarray,
         texts: np.ndarray,
         lengths: np.ndarray,
         n_ctx: int,
@@ -185,7 +195,7 @@ class Classify(Task[Examples, TextClassifier]):
         examples: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The texts, some with any other one behind them: tokens and lengths, as `_cut`."""
-        others = (uniforms(examples, seed, "behind", step) * len(part)).astype(np.int64)
+        others = rows[(uniforms(examples, seed, "behind", step) * len(rows)).astype(np.int64)]
         both = uniforms(examples, seed, "joined", step) < self.joined
         both &= lengths + np.minimum(part.lengths[others], n_ctx) <= n_ctx
         pieces = np.repeat(texts, 1 + both)
@@ -234,10 +244,48 @@ class Classify(Task[Examples, TextClassifier]):
 
     def evaluate(self, model: TextClassifier, data: Examples) -> Evaluation:
         """Loss, and accuracy with Wilson's interval over the validation texts."""
-        found = evaluate(model, self, data, batch_size=_PREDICTED)
-        assert found.accuracy is not None
-        accuracy = Figure(found.accuracy, wilson(found.accuracy, found.n_targets), "accuracy")
-        return dataclasses.replace(found, figures={"accuracy": accuracy})
+        attention = self._logits_of(model, data.val, np.arange(len(data.val)))
+        classes, rows = data.val.classes, np.arange(len(data.val))
+        logs = log_softmax(attention if self.combined is None else self.combined.logits(data.val.texts, attention))
+        loss, interval = loss_interval(-logs[rows, classes], np.ones(len(rows)))
+        error, chance = calibration(np.exp(logs), classes)
+        figures = {
+            "accuracy": _accuracy(logs, classes, "accuracy"),
+            "calibration_error": Figure(error, None, "calibration error (15 bins of equally many)"),
+            "calibration_by_chance": Figure(chance, None, "expected of exact probabilities"),
+        }
+        if self.combined is not None:
+            counted = self.combined.linear.logits(data.val.texts)
+            figures |= {
+                "stored_loss": Figure(loss, interval, "nats per text of the stored model"),
+                "linear_accuracy": _accuracy(counted, classes, "accuracy of the linear model alone"),
+                "attention_accuracy": _accuracy(attention, classes, "accuracy of attention alone"),
+                "attention_share": Figure(self.combined.share, None, "weight of attention's logits"),
+            }
+            if (folded := self.combined.folded) is not None:
+                about = "accuracy of the linear model, cross-validated on the training texts"
+                figures["linear_cross_validated"] = Figure(folded[0], folded[1:], about)
+        n = len(rows)
+        return Evaluation(loss=loss, loss_interval=interval, figures=figures, n_targets=n, n_windows=n)
+
+    def completed(self, model: TextClassifier, data: Examples) -> tuple[Self, bytes]:
+        """With the linear model, weighed on texts that attention was not trained on."""
+        combined = combine(data, self._logits_of(model, data.train, data.weighed))
+        return dataclasses.replace(self, combined=combined), combined.stored()
+
+    def with_companion(self, content: bytes) -> Self:
+        """With a linear model that was stored."""
+        return dataclasses.replace(self, combined=Combined.read(content))
+
+    def _logits_of(self, model: TextClassifier, part: Labelled, texts: np.ndarray) -> np.ndarray:
+        """What attention says of some texts of a part: float64 [n, n_classes]."""
+        device, found = next(model.parameters()).device, [np.zeros((0, len(model.config.classes)))]
+        for first in range(0, len(texts), _PREDICTED):
+            chunk = texts[first : first + _PREDICTED]
+            batch = _batch(*_cut(part, chunk, model.sizes.n_ctx), part.classes[chunk], model.sizes.n_ctx)
+            with torch.no_grad():
+                found.append(_logits(model, batch.to(device), None).double().cpu().numpy())
+        return np.concatenate(found)
 
     # answers
 
@@ -260,8 +308,8 @@ class Classify(Task[Examples, TextClassifier]):
     def probabilities(
         self, model: TextClassifier, tokenizer: Tokenizer, texts: Sequence[str], special: bool = False
     ) -> np.ndarray:
-        """The probability of each class for each text: float32 [n_texts, n_classes]."""
-        device, found = next(model.parameters()).device, [np.zeros((0, len(model.config.classes)), dtype=np.float32)]
+        """The probability of each class for each text: float64 [n_texts, n_classes]."""
+        device, found = next(model.parameters()).device, [np.zeros((0, len(model.config.classes)))]
         for first in range(0, len(texts), _PREDICTED):
             chunk = texts[first : first + _PREDICTED]
             if special:
@@ -272,8 +320,9 @@ class Classify(Task[Examples, TextClassifier]):
             lengths = np.array([len(ids) for ids in part])
             batch = _batch(np.concatenate(part), lengths, np.zeros(len(part), dtype=np.int64), model.sizes.n_ctx)
             with torch.no_grad():
-                found.append(_logits(model, batch.to(device), None).float().softmax(-1).cpu().numpy())
-        return np.concatenate(found)
+                found.append(_logits(model, batch.to(device), None).double().cpu().numpy())
+        logits = np.concatenate(found)
+        return np.exp(log_softmax(logits if self.combined is None else self.combined.logits(list(texts), logits)))
 
     def sample_inputs(self, data: Examples) -> list[str]:
         """The first validation text of each class, three at most."""
@@ -283,6 +332,12 @@ class Classify(Task[Examples, TextClassifier]):
     def shown(self, text: str, output: str) -> str:
         """The label, then the text."""
         return f"{output}\t{text}"
+
+
+def _accuracy(logits: np.ndarray, classes: np.ndarray, label: str) -> Figure:
+    """The share of texts whose class has the highest logit, with Wilson's interval."""
+    share = float((logits.argmax(1) == classes).mean())
+    return Figure(share, wilson(share, len(classes)), label)
 
 
 def _cut(part: Labelled, texts: np.ndarray, n_ctx: int) -> tuple[np.ndarray, np.ndarray]:

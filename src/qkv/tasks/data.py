@@ -88,6 +88,8 @@ class TaskData(Protocol[DataT]):
     """The kind fitted where none is given; empty where nothing is text."""
     label_column: ClassVar[bool] = False
     """Whether `--label-column` has a meaning."""
+    companion: ClassVar[str] = ""
+    """The file of a run that its answers need beside weights; empty: none (`completed`, `with_companion`)."""
     reads: ClassVar[str] = "text"
     """What its data are: "text" or "images"."""
 

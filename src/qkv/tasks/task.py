@@ -10,7 +10,7 @@ stored state. This module makes no batch and computes no loss itself.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 
@@ -140,6 +140,14 @@ class Presentation(Protocol[ReadT, ModelT]):
     """Whether [MASK] and other special tokens typed in an input mean themselves; else they are plain text."""
     yardsticks: ClassVar[Mapping[str, str]] = {}
     """Name of a baseline -> what it is called in a table; `{order}` stands for the baselines' `ngram_order`."""
+
+    def completed(self, model: ModelT, data: ReadT) -> tuple[Self, bytes]:
+        """The task as a finished training answers by it, and its `companion` file; of a task that has one."""
+        raise NotImplementedError
+
+    def with_companion(self, content: bytes) -> Self:
+        """The task with a `companion` file that was stored."""
+        raise NotImplementedError
 
     def predict(
         self, model: ModelT, tokenizer: "Tokenizer | None", texts: Sequence[str], options: PredictOptions

@@ -187,6 +187,15 @@ class Tokenizer:
                 raise
             raise SourceError("a rule of tokenizer.json cannot be applied to this text (the library gave up)") from None
 
+    def offsets(self, text: str) -> np.ndarray | None:
+        """First character and end of each token of `encode(text)`, int64 [n_tokens, 2]; None where the library cuts
+        the text otherwise.
+        """
+        whole = whole_characters(text)
+        found = self.hf.encode(whole, add_special_tokens=False)
+        is_same = np.array_equal(np.asarray(found.ids, dtype=np.int64), self.encode(whole))
+        return np.array(found.offsets, dtype=np.int64).reshape(-1, 2) if is_same else None
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of some ids; special tokens are left out, save the unknown one of `char`, which shows as U+FFFD."""
         numbers = [int(i) for i in ids]

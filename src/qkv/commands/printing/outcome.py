@@ -79,8 +79,10 @@ def _next(run: "Run", samples: "list[Sample]", *, has_report: bool) -> str:
 
 def loss_rows(summary: JsonMapping, task: "Task") -> list[tuple[str, str, str]]:
     """The run among the baselines, worst first: name, nats per target, the task's metric."""
-    own = _Figures("this model", summary["val_loss"], summary.get(task.metric))
-    rows = sorted([own, *_baselines(summary, task)], key=lambda row: row.rank(task))
+    rows = [_Figures("this model", summary.get("stored_loss", summary["val_loss"]), summary.get(task.metric))]
+    if "attention_accuracy" in summary:
+        rows.append(_Figures("attention alone", summary["val_loss"], summary["attention_accuracy"]))
+    rows = sorted([*rows, *_baselines(summary, task)], key=lambda row: row.rank(task))
     return [(row.name, _or_empty(row.nats), _or_empty(row.metric)) for row in rows]
 
 

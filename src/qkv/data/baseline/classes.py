@@ -1,9 +1,9 @@
 """What needs no Transformer reaches on labelled texts and images: the most frequent class, and a linear model.
 
-The linear model is multinomial logistic regression (scikit-learn, extra `study`): of texts on TF-IDF of words and pairs
-of words (Salton and Buckley 1988), of images on pixel values in 0..1, by 100 rounds of L-BFGS. It is fitted on as much
-of the training part as takes seconds (a note says how much) and scored on the same validation part as the model. A
-classifier that does not beat them has learned less than that.
+The linear model is multinomial logistic regression: of texts on TF-IDF of n-grams (`linear`), of images on pixel values
+in 0..1, by 100 rounds of L-BFGS (scikit-learn, extra `study`). It is fitted on as much of the training part as takes
+seconds (a note says how much) and scored on the same validation part as the model. A classifier that does not beat them
+has learned less than that.
 """
 
 import warnings
@@ -11,17 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from qkv.data.baseline.linear import log_softmax, sample
 from qkv.data.examples import Examples
 from qkv.data.images import Images
 from qkv.installing import install
-from qkv.randomness import generator
 
-MOST_TEXTS = 200_000
-"""Training texts that are counted at most, drawn from the part; of a class that has none among them the first."""
-WORDS = r"\w+(?:'\w+)?|[^\w\s]"
-"""What counts as a word: letters and digits, or one mark."""
-STRENGTH = 4.0
-"""C of the regression on words: the inverse of its penalty."""
 MOST_VALUES = 10_000_000
 """Pixel values (images x pixels) that the linear model is fitted on, and that it is asked about at a time."""
 _ROUNDS = 100
@@ -43,19 +37,9 @@ def labelled_baselines(data: Examples) -> ClassBaselines:
     """Of texts; a few seconds for 100,000 short ones. A pure function of the data, fit for a thread."""
     train, val, n_classes = data.train, data.val, len(data.classes)
     majority = _majority(train.classes, val.classes, n_classes)
-    try:
-        from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
-        from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
-    except ImportError:
-        missing = f"TF-IDF + logistic regression needs scikit-learn; type: {install('study')}"
-        return ClassBaselines(*majority, None, None, missing)
-    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORDS)
-    chosen = np.sort(_sample("labelled baselines", train.classes, MOST_TEXTS))
-    features = words.fit_transform([train.texts[i] for i in chosen.tolist()])
-    model = LogisticRegression(C=STRENGTH, max_iter=300).fit(features, train.classes[chosen])
-    logs = np.full((len(val), n_classes), _LEAST)
-    logs[:, model.classes_] = np.maximum(model.predict_log_proba(words.transform(val.texts)), _LEAST)
-    sampled = f"TF-IDF counted {MOST_TEXTS:,} of {len(train):,} texts" if len(train) > MOST_TEXTS else ""
+    logs = np.maximum(log_softmax(data.linear[0].logits(val.texts)), _LEAST)
+    n = len(data.counted)
+    sampled = f"TF-IDF counted {n:,} of {len(train):,} texts" if n < len(train) else ""
     return ClassBaselines(*majority, *_scored(logs, val.classes), sampled)
 
 
@@ -69,7 +53,7 @@ def image_baselines(data: Images) -> ClassBaselines:
         return ClassBaselines(*majority, None, None, f"no linear model; type: {install('study')}")
     n_values = int(np.prod(data.shape))
     most = max(1000, MOST_VALUES // n_values)
-    chosen = _sample("image baselines", train.labels, most)
+    chosen = sample("image baselines", train.labels, most)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it has not converged after so many rounds is meant
         model = LogisticRegression(max_iter=_ROUNDS, C=0.1).fit(_flat(train.pixels[chosen]), train.labels[chosen])
@@ -93,17 +77,6 @@ def _majority(train: np.ndarray, val: np.ndarray, n_classes: int) -> tuple[float
 def _scored(logs: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
     """(accuracy, nats) of log-probabilities [n, n_classes]."""
     return float((logs.argmax(axis=1) == wanted).mean()), float(-logs[np.arange(len(wanted)), wanted].mean())
-
-
-def _sample(name: str, classes: np.ndarray, most: int) -> np.ndarray:
-    """Which of the training part is fitted on, int64: so many in order, then the first of each class that has none
-    among them; not every n-th, since classes may alternate from row to row.
-    """
-    if len(classes) <= most:
-        return np.arange(len(classes))
-    drawn = np.sort(generator(name).permutation(len(classes))[:most])
-    _, firsts = np.unique(classes, return_index=True)
-    return np.concatenate([drawn, firsts[~np.isin(classes[firsts], classes[drawn])]])
 
 
 def _flat(pixels: np.ndarray) -> np.ndarray:

@@ -154,6 +154,7 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
         more=(
             f"That is over {_whole(evidence)}{within}.",
             f"The lowest validation loss is {_nats(best.loss)} per {evidence.unit}, at step {best.step:,}.",
+            *_combined(summary),
         ),
         numbers=numbers | {f"{words} ({name})": value for words, value in known.items()},
         measure="loss",
@@ -162,9 +163,36 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
     )
 
 
+def _combined(summary: JsonMapping) -> tuple[str, ...]:
+    """What the linear model and attention reach alone, and how far the probabilities can be trusted."""
+    said: list[str] = []
+    if "attention_share" in summary:
+        alone = [percent(summary[f"{part}_accuracy"]) for part in ("linear", "attention")]
+        share = summary["attention_share"]
+        how = (
+            f"The model adds attention's logits, times {number(share, 2)}, to those of the linear model"
+            if share
+            else "Attention did not lower the loss on held-out training texts, so the model answers by the linear model"
+        )
+        said.append(f"The linear model alone has {alone[0]}, attention alone {alone[1]}. {how}.")
+    if "linear_cross_validated" in summary:
+        low, high = summary["linear_cross_validated_interval"]
+        said.append(
+            f"Cross-validated on all training texts, the linear model alone has"
+            f" {percent(summary['linear_cross_validated'])} ({percent(low)} to {percent(high)})."
+        )
+    if "calibration_error" in summary:
+        off, chance = (number(100 * summary[f"calibration_{part}"], 2) for part in ("error", "by_chance"))
+        said.append(
+            f"Its probabilities miss its accuracy by {off} points on average, over 15 bins of equally many texts;"
+            f" exact probabilities would miss by about {chance}."
+        )
+    return tuple(said)
+
+
 def _higher(task: Task, summary: JsonMapping) -> str:
     """The baselines with a lower loss, for a task that is judged by another figure."""
-    nats, loss = summary.get("baselines_nats") or {}, summary.get("val_loss")
+    nats, loss = summary.get("baselines_nats") or {}, summary.get("stored_loss", summary.get("val_loss"))
     named = ((words, nats.get(line)) for line, words in task.yardsticks.items())
     lower = [f"{words} ({_nats(n)})" for words, n in named if loss is not None and n is not None and n < loss]
     return f" Its loss is higher than that of {listed(lower)}." if lower else ""

@@ -1,6 +1,6 @@
 """Whether a layer's vectors still say which token they stand for, and where they say it of tokens that were hidden.
 
-By a linear probe (`qkv.inspection.discriminant`), and by the nearest row of W_E, which takes no probe at all. Random
+By a linear probe (`inspection.probes.discriminant`), and by the nearest row of W_E, which takes no probe at all. Random
 labels for the types of tokens (the control task of Hewitt and Liang 2019, arXiv 1909.03368) are for identity the task
 itself under other names, so its accuracy is the same by construction (a test holds that); what the probe could get
 without looking is that of labels dealt out anew, and what attention mixes before any learning is the untrained model's.
@@ -8,7 +8,7 @@ without looking is that of labels dealt out anew, and what attention mixes befor
 
 import numpy as np
 
-from qkv.inspection.discriminant import FEWEST, common_labels, dealt_parts, told
+from qkv.inspection.probes.discriminant import FEWEST, common_labels, dealt_parts, told
 from qkv.studies.engine.training_log import Finished
 from qkv.studies.probes.occurrences import Occurrences, occurrences
 

@@ -85,6 +85,7 @@ def _options(config: RunConfig, horizon: int) -> list[tuple[str, object]]:
         ("--val", data.val, bool(data.val)),
         ("--text-column", data.text_column, bool(data.text_column)),
         ("--label-column", data.label_column, bool(data.label_column)),
+        ("--group-column", data.group_column, bool(data.group_column)),
         ("--steps", horizon, horizon > 0),
         ("--minutes", f"{training.minutes:g}", not horizon and training.minutes > 0),
         ("--until-loss", training.until_loss, training.until_loss > 0),

@@ -1,0 +1,65 @@
+"""Linear probes: how much of some labels can be read off a run's vectors, layer by layer, next to a control task.
+
+FILE holds labels of words (.conllu, .conll: a word and its label on each line, an empty line between sentences) or of
+texts (a table, or lines of a label, a space and a text). A probe learns from four fifths of the texts and is judged on
+the rest. The control gives each word a random label: a probe that does as well there has memorized words.
+
+Example:
+  qkv probe runs/my-1 en-ud-dev.conllu
+  qkv probe runs/my-1 en-ud-dev.conllu --label-column deprel
+  qkv probe runs/my-1 reviews.tsv --json
+  qkv probe runs/my-1 reviews.tsv --at 0
+"""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from qkv.commands.arguments import a_source, add_json, add_run, add_weights, whole
+from qkv.commands.printing import screen
+from qkv.words import percent
+
+if TYPE_CHECKING:
+    from qkv.inspection.probes.linear import Probes
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_run(parser)
+    parser.add_argument("source", type=a_source, metavar="FILE", help="labeled words or labeled texts")
+    parser.add_argument("--label-column", metavar="NAME", help="the column that holds the labels (CoNLL-U: upos)")
+    parser.add_argument("--text-column", metavar="NAME", help="the column of a table that holds the texts")
+    parser.add_argument("--at", type=whole(0), metavar="STEP", help="the weights of this step, if they were kept")
+    add_weights(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
+    from qkv import api
+
+    loaded = api.load(args.run, weights=args.weights)
+    columns = {"text_column": args.text_column, "label_column": args.label_column}
+    found = loaded.probe(args.source, at=args.at, **columns)
+    of_words = found.by_word is not None
+    if args.json:
+        about = {"run": str(loaded.path), "file": str(args.source), "labels": "tokens" if of_words else "texts"}
+        rest = {name: value for name, value in vars(found).items() if name != "layers"}
+        screen.print_json(about | rest | {"layers": [layer._asdict() for layer in found.layers]})
+        return 0
+    rows = [
+        (one.layer, percent(one.accuracy), f"{percent(one.low)} to {percent(one.high)}", percent(one.control),
+         percent(one.selectivity))
+        for one in found.layers
+    ]  # fmt: skip
+    screen.print_table(["layer", "accuracy", "95% interval", "control", "selectivity"], rows)
+    print(_compared(found))
+    return 0
+
+
+def _compared(found: "Probes") -> str:
+    """What needs no vectors, and how many labels there were."""
+    usual = "" if found.by_word is None else f", the most frequent label of each word {percent(found.by_word)}"
+    return (
+        f"\nThe most frequent label has {percent(found.majority)}{usual}. {len(found.classes)} labels; the probes"
+        f" learned from {found.n_train:,} and were judged on {found.n_test:,}, in other texts."
+    )

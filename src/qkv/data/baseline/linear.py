@@ -1,0 +1,320 @@
+"""A linear model on the n-grams of a text: TF-IDF and logistic regression, without another library.
+
+What is counted: words and pairs of words, and runs of 2 to 5 characters inside a word with a space at either end (those
+of at least two texts). A count n weighs (1 + ln n) idf with idf = 1 + ln((1 + texts) / (1 + texts with it)), and each
+of the two kinds has length 1 in every text (Salton and Buckley 1988; Wang and Manning 2012, ACL). The weights minimize
+`STRENGTH` times the summed loss plus half their squares, by L-BFGS (Nocedal 1980); the bias is not penalized. Two
+classes share one vector of weights. N-grams are known by 64-bit hashes, so that none needs to be stored as text.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from qkv.randomness import generator
+
+WORDS = re.compile(r"\w+(?:'\w+)?|[^\w\s]")
+"""What counts as a word: letters and digits, or one mark."""
+STRENGTH = 4.0
+"""C of the regression: the inverse of its penalty."""
+MOST_FEATURES = 1 << 19
+"""N-grams that have a weight; beyond, those of the most texts do."""
+TOLERANCE = 1e-4
+"""The minimum is found where no slope of the loss per text is larger."""
+_LENGTHS = range(2, 6)
+_CHUNK = 2000
+_ROUNDS = 1000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Vectors:
+    """Sparse rows: what stands in row i begins at `starts[i]`."""
+
+    starts: np.ndarray
+    """int64 [n + 1]."""
+    columns: np.ndarray
+    """int64 [n_values]: the feature of each value."""
+    values: np.ndarray
+    """float64 [n_values]."""
+
+    def times(self, weights: np.ndarray) -> np.ndarray:
+        """The rows times a matrix [n_features, n_out]: float64 [n, n_out]."""
+        columns, starts, values = map(torch.from_numpy, (self.columns, self.starts[:-1], self.values))
+        table = torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float64))
+        return F.embedding_bag(columns, table, starts, mode="sum", per_sample_weights=values).numpy()
+
+    def turned(self, n_features: int) -> "Vectors":
+        """The transposed matrix, a row for each feature."""
+        order = np.argsort(self.columns, kind="stable")
+        rows = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        starts = np.concatenate([[0], np.cumsum(np.bincount(self.columns, minlength=n_features))])
+        return Vectors(starts=starts, columns=rows[order], values=self.values[order])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Linear:
+    """The n-grams that it knows, and their weights."""
+
+    keys: np.ndarray
+    """uint64 [n_features], increasing: the hash of each n-gram, odd for one of characters."""
+    idf: np.ndarray
+    """float64 [n_features]."""
+    weights: np.ndarray
+    """float32 [n_features, n_out]; n_out is 1 for two classes."""
+    bias: np.ndarray
+    """float64 [n_out]."""
+
+    def vectors(self, texts: Sequence[str]) -> Vectors:
+        """TF-IDF of each text."""
+        return _weighted(_counted(texts, self.keys), self.keys, self.idf)
+
+    def logits(self, texts: Sequence[str]) -> np.ndarray:
+        """The score of each class for each text: float64 [n, n_classes]; the first of two classes has 0."""
+        parts = [self.vectors(texts[i : i + _CHUNK]).times(self.weights) for i in range(0, len(texts), _CHUNK)]
+        return classes_of(np.concatenate([np.zeros((0, len(self.bias))), *parts]) + self.bias)
+
+    def tensors(self, prefix: str = "") -> dict[str, np.ndarray]:
+        """What is stored of it, by name."""
+        return {f"{prefix}{name}": np.ascontiguousarray(value) for name, value in vars(self).items()}
+
+
+def fit_linear(
+    texts: Sequence[str],
+    classes: np.ndarray,
+    n_classes: int,
+    *,
+    held: np.ndarray | None = None,
+    class_weights: np.ndarray | None = None,
+    tolerance: float = TOLERANCE,
+) -> tuple[Linear, np.ndarray]:
+    """(the model of all texts, the logits [n_held, n_classes] that one without the held texts gives to these).
+
+    classes: int64 [n]; held: bool [n], None holds none; `class_weights` [n_classes] multiply each text's loss. Both
+    models count the same n-grams.
+    """
+    keys, idf, counted = _vocabulary(_counted(texts, None))
+    x = _weighted(counted, keys, idf)
+    each = np.ones(len(texts)) if class_weights is None else class_weights[classes]
+    held = np.zeros(len(texts), dtype=bool) if held is None else held
+    table = np.zeros((len(keys) + 1, 1 if n_classes == 2 else n_classes))
+    logits = np.zeros((0, n_classes))
+    if held.any():
+        table = _fitted(x, classes, each * ~held, table, tolerance)
+        logits = classes_of(x.times(table[:-1]) + table[-1])[held]
+    table = _fitted(x, classes, each, table, tolerance)
+    return Linear(keys=keys, idf=idf, weights=table[:-1].astype(np.float32), bias=table[-1]), logits
+
+
+def cross_validated(texts: Sequence[str], classes: np.ndarray, n_classes: int, folds: np.ndarray) -> np.ndarray:
+    """The logits [n, n_classes] that each text gets from a model of the other folds; folds int64 [n], from 0.
+
+    N-grams and their idf are those of all texts; only what is learned from classes is apart.
+    """
+    keys, idf, counted = _vocabulary(_counted(texts, None))
+    x = _weighted(counted, keys, idf)
+    start = np.zeros((len(keys) + 1, 1 if n_classes == 2 else n_classes))
+    logits = np.zeros((len(texts), n_classes))
+    for fold in range(int(folds.max()) + 1):
+        mine = folds == fold
+        table = _fitted(x, classes, 1.0 - mine, start, TOLERANCE)
+        logits[mine] = classes_of(x.times(table[:-1]) + table[-1])[mine]
+    return logits
+
+
+def fit_dense(
+    x: np.ndarray, classes: np.ndarray, n_classes: int, strength: float = 1.0, tolerance: float = TOLERANCE
+) -> tuple[np.ndarray, np.ndarray]:
+    """(weights [d, n_out], bias [n_out]) of logistic regression on dense vectors x [n, d], for `classes_of`."""
+    start = np.zeros((x.shape[1] + 1, 1 if n_classes == 2 else n_classes))
+    table = _least(x.__matmul__, x.T.__matmul__, classes, np.ones(len(x)), start, tolerance, strength)
+    return table[:-1], table[-1]
+
+
+def _fitted(x: Vectors, classes: np.ndarray, each: np.ndarray, start: np.ndarray, tolerance: float) -> np.ndarray:
+    """`_least` of sparse vectors."""
+    return _least(x.times, x.turned(len(start) - 1).times, classes, each, start, tolerance, STRENGTH)
+
+
+_Product = Callable[[np.ndarray], np.ndarray]
+
+
+def _least(
+    times: _Product,
+    across: _Product,
+    classes: np.ndarray,
+    each: np.ndarray,
+    start: np.ndarray,
+    tolerance: float,
+    strength: float,
+) -> np.ndarray:
+    """The weights, the bias in the last row, of the least loss: float64 [n_features + 1, n_out] as `start`.
+
+    `times` and `across` multiply the vectors, and their transpose, by a matrix; `each` [n] weighs the texts' losses.
+    """
+    n_out = start.shape[1]
+    texts, scale = np.arange(len(classes)), 1 / (strength * max(1.0, float(each.sum())))
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        table = flat.reshape(start.shape)
+        logs = log_softmax(classes_of(times(table[:-1]) + table[-1]))
+        slope = np.exp(logs)
+        slope[texts, classes] -= 1
+        slope = each[:, None] * slope[:, -n_out:]
+        loss = -strength * float((each * logs[texts, classes]).sum())
+        grad = strength * np.concatenate([across(slope), slope.sum(0, keepdims=True)])
+        grad[:-1] += table[:-1]
+        return scale * (loss + 0.5 * float(np.vdot(table[:-1], table[:-1]))), scale * grad.ravel()
+
+    return minimize(objective, start.ravel(), tolerance).reshape(start.shape)
+
+
+def read_linear(tensors: dict[str, np.ndarray], prefix: str = "") -> Linear:
+    """What `Linear.tensors` gave."""
+    return Linear(**{name: tensors[f"{prefix}{name}"] for name in ("keys", "idf", "weights", "bias")})
+
+
+def balanced(classes: np.ndarray, n_classes: int) -> np.ndarray:
+    """Weights that give every class the same sum over these texts, 1 in the mean: float64 [n_classes]."""
+    return len(classes) / (n_classes * np.maximum(np.bincount(classes, minlength=n_classes), 1))
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Of each row [n, n_classes]."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+def minimize(
+    objective: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray, tolerance: float
+) -> np.ndarray:
+    """Where a smooth convex function, given as (value, gradient), is least: until no slope is above the tolerance."""
+    x = torch.from_numpy(start.copy())
+    by = torch.optim.LBFGS(
+        [x], max_iter=_ROUNDS, tolerance_grad=tolerance, tolerance_change=0.0, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> float:
+        value, grad = objective(x.numpy().copy())
+        x.grad = torch.from_numpy(grad)
+        return value
+
+    by.step(closure)
+    return x.numpy()
+
+
+def sample(name: str, classes: np.ndarray, most: int) -> np.ndarray:
+    """Which of the training part is fitted on, int64: so many in order, then the first of each class that has none
+    among them; not every n-th, since classes may alternate from row to row.
+    """
+    if len(classes) <= most:
+        return np.arange(len(classes))
+    drawn = np.sort(generator(name).permutation(len(classes))[:most])
+    _, firsts = np.unique(classes, return_index=True)
+    return np.concatenate([drawn, firsts[~np.isin(classes[firsts], classes[drawn])]])
+
+
+# counting
+
+
+def classes_of(scores: np.ndarray) -> np.ndarray:
+    """Scores [n, n_out] as logits [n, n_classes]."""
+    return np.concatenate([np.zeros_like(scores), scores], axis=1) if scores.shape[1] == 1 else scores
+
+
+@dataclass(frozen=True, eq=False)
+class _Counts:
+    """How often each text has each n-gram, by text and n-gram."""
+
+    rows: np.ndarray
+    keys: np.ndarray
+    times: np.ndarray
+    n: int
+
+
+def _counted(texts: Sequence[str], known: np.ndarray | None) -> _Counts:
+    """The n-grams of texts, of `known` ones alone where it is given: then `keys` are places in it."""
+    parts = []
+    for first in range(0, len(texts), _CHUNK):
+        rows, keys = _occurrences(texts[first : first + _CHUNK])
+        if known is None:
+            distinct, numbers = np.unique(keys, return_inverse=True)
+        else:
+            at = np.minimum(np.searchsorted(known, keys), max(0, len(known) - 1))
+            there = known[at] == keys if len(known) else np.zeros(len(keys), dtype=bool)
+            rows, numbers, distinct = rows[there], at[there], np.arange(len(known))
+        cells, times = np.unique(rows * max(1, len(distinct)) + numbers, return_counts=True)
+        row, number = np.divmod(cells, max(1, len(distinct)))
+        parts.append((row + first, distinct[number], times))
+    if not parts:
+        return _Counts(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64), 0)
+    rows, numbers, times = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _Counts(rows, numbers, times, len(texts))
+
+
+def _vocabulary(counts: _Counts) -> tuple[np.ndarray, np.ndarray, _Counts]:
+    """The n-grams that get a weight, their idf, and the counts of these alone, with places for hashes."""
+    keys, numbers, n_texts = np.unique(counts.keys, return_inverse=True, return_counts=True)
+    chosen = (n_texts >= 2) | (keys & np.uint64(1) == 0)
+    if chosen.sum() > MOST_FEATURES:
+        order = np.argsort(np.where(chosen, -n_texts, 1), kind="stable")
+        chosen = np.isin(np.arange(len(keys)), order[:MOST_FEATURES])
+    stays, place = chosen[numbers], np.cumsum(chosen) - 1
+    kept = _Counts(counts.rows[stays], place[numbers[stays]], counts.times[stays], counts.n)
+    return keys[chosen], 1 + np.log((1 + counts.n) / (1 + n_texts[chosen])), kept
+
+
+def _weighted(counts: _Counts, keys: np.ndarray, idf: np.ndarray) -> Vectors:
+    """TF-IDF of counts whose keys are places, each kind of length 1."""
+    values = (1 + np.log(counts.times)) * idf[counts.keys]
+    kinds = 2 * counts.rows + (keys[counts.keys] & np.uint64(1)).astype(np.int64)
+    values = values / np.sqrt(np.bincount(kinds, values**2, minlength=2 * counts.n))[kinds]
+    starts = np.searchsorted(counts.rows, np.arange(counts.n + 1))
+    return Vectors(starts=starts, columns=np.asarray(counts.keys, dtype=np.int64), values=values)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def _pairs_of(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The even hash of two words in a row."""
+    with np.errstate(over="ignore"):
+        mixed = (left ^ (left >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15) + right
+        mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
+    return (mixed ^ (mixed >> np.uint64(27))) & ~np.uint64(1)
+
+
+def _numbered(lists: list[list[str]]) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """(different words, the number of each word of all lists in order, the list that it stands in)."""
+    seen: dict[str, int] = {}
+    numbers = np.array([seen.setdefault(word, len(seen)) for words in lists for word in words], dtype=np.int64)
+    return list(seen), numbers, np.repeat(np.arange(len(lists)), [len(words) for words in lists])
+
+
+def _grams(word: str) -> list[int]:
+    """The odd hashes of the runs of characters of one word."""
+    padded = f" {word} "
+    return [_hash(padded[i : i + n]) | 1 for n in _LENGTHS for i in range(len(padded) - n + 1)]
+
+
+def _occurrences(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """(text, hash) of every n-gram of every text: int64 [m], uint64 [m]."""
+    lower = [text.lower() for text in texts]
+    words, numbers, owners = _numbered([WORDS.findall(text) for text in lower])
+    hashes = np.array([_hash(word) & ~1 for word in words], dtype=np.uint64)[numbers]
+    inside = owners[1:] == owners[:-1]
+    both = _pairs_of(hashes[:-1], hashes[1:])[inside]
+    words, numbers, outer = _numbered([text.split() for text in lower])
+    grams = [_grams(word) for word in words]
+    sizes = np.array([len(found) for found in grams], dtype=np.int64)
+    flat = np.array([key for found in grams for key in found], dtype=np.uint64)
+    each = sizes[numbers]
+    firsts = (np.cumsum(sizes) - sizes)[numbers]
+    places = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each) + np.repeat(firsts, each)
+    rows = np.concatenate([owners, owners[1:][inside], np.repeat(outer, each)])
+    return rows, np.concatenate([hashes, both, flat[places]])

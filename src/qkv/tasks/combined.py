@@ -1,0 +1,131 @@
+"""A classifier's answers: the linear model on n-grams, and what attention adds to it.
+
+    logits = scale * linear + share * attention
+
+Both factors are fitted on training texts that attention was not trained on, against a linear model without them, by the
+least loss; the linear model of all training texts then takes its place (stacking: Wolpert 1992). `scale` and `share`
+make up a temperature too (Guo et al. 2017, arXiv 1706.04599). Attention takes part only if it lowers the loss of these
+texts by more than one standard error; else `share` is 0, and what is stored is the linear model.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import safetensors.numpy
+
+from qkv.data.baseline.linear import Linear, log_softmax, minimize, read_linear
+from qkv.data.examples import Examples
+from qkv.tasks.evaluation import ratio_interval
+
+BINS = 15
+"""Of equally many texts, in which confidence and accuracy are compared."""
+_PRIOR = 1.0
+"""What it costs a factor to leave its start by 1, in nats of one text."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Combined:
+    """The linear model and the two factors."""
+
+    linear: Linear
+    scale: float
+    """Of the linear model's logits."""
+    share: float
+    """Of attention's logits; 0 leaves attention out."""
+    n_held: int
+    """Training texts that the factors were fitted on."""
+    gain: float
+    """Nats per text that attention takes off the loss of these."""
+    error: float
+    """Its standard error."""
+    folded: tuple[float, float, float] | None = None
+    """Accuracy of the linear model in a cross-validation of the training texts, with its 95% interval over groups."""
+
+    def logits(self, texts: list[str], attention: np.ndarray) -> np.ndarray:
+        """float64 [n, n_classes], of texts and what attention says of them [n, n_classes]."""
+        counted = self.scale * self.linear.logits(texts)
+        return counted + self.share * attention if self.share else counted
+
+    def stored(self) -> bytes:
+        """A safetensors file."""
+        factors = np.array([self.scale, self.share, self.n_held, self.gain, self.error, *(self.folded or ())])
+        return safetensors.numpy.save(self.linear.tensors() | {"factors": factors})
+
+    @classmethod
+    def read(cls, content: bytes) -> "Combined":
+        """What `stored` gave."""
+        tensors = safetensors.numpy.load(content)
+        scale, share, n_held, gain, error, *folded = tensors["factors"].tolist()
+        n, found = int(n_held), (folded[0], folded[1], folded[2]) if folded else None
+        return cls(
+            linear=read_linear(tensors), scale=scale, share=share, n_held=n, gain=gain, error=error, folded=found
+        )
+
+
+def combine(data: Examples, attention: np.ndarray) -> Combined:
+    """The factors that suit `attention`, its logits [n_held, n_classes] for the training texts `data.weighed`."""
+    linear, counted = data.linear
+    classes = data.train.classes[data.weighed]
+    weights = np.ones(len(classes)) if data.weights is None else data.weights[classes]
+    alone = _factors([counted], [1.0], classes, weights)
+    both, gain, error = np.zeros(2), 0.0, 0.0
+    if np.isfinite(attention).all() and len(classes) > 1:
+        both = _factors([counted, attention], [1.0, 0.0], classes, weights)
+        saved = _nats([counted], alone, classes, weights) - _nats([counted, attention], both, classes, weights)
+        gain, error = float(saved.mean()), float(saved.std(ddof=1) / np.sqrt(len(saved)))
+    is_better = gain > error and both[1] > 0 and both[0] >= 0
+    scale, share = (float(both[0]), float(both[1])) if is_better else (float(max(alone[0], 0.0)), 0.0)
+    return Combined(
+        linear=linear, scale=scale, share=share, n_held=len(classes), gain=gain, error=error, folded=_folded(data)
+    )
+
+
+def _folded(data: Examples) -> tuple[float, float, float] | None:
+    """The cross-validated accuracy of the linear model, low and high; None where it was not made."""
+    if data.folded is None:
+        return None
+    _, owner = np.unique(data.groups, return_inverse=True)
+    accuracy, interval = ratio_interval(np.bincount(owner, data.folded), np.bincount(owner).astype(np.float64))
+    low, high = interval or (accuracy, accuracy)
+    return accuracy, max(0.0, low), min(1.0, high)
+
+
+def _nats(parts: list[np.ndarray], factors: np.ndarray, classes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The weighted loss of each text: float64 [n]."""
+    logs = log_softmax(np.tensordot(factors, np.stack(parts), 1))
+    return -weights * logs[np.arange(len(classes)), classes]
+
+
+def _factors(parts: list[np.ndarray], start: list[float], classes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The factor of each part at the least loss, with a weak pull to `start`."""
+    if not len(classes):
+        return np.array(start)
+    pull, rows = np.array(start), np.arange(len(classes))
+
+    def objective(factors: np.ndarray) -> tuple[float, np.ndarray]:
+        logs = log_softmax(np.tensordot(factors, np.stack(parts), 1))
+        slope = np.exp(logs)
+        slope[rows, classes] -= 1
+        slope *= weights[:, None]
+        away, n = factors - pull, len(classes)
+        loss = -float((weights * logs[rows, classes]).sum()) + 0.5 * _PRIOR * float(away @ away)
+        grad = np.array([float((slope * part).sum()) for part in parts]) + _PRIOR * away
+        return loss / n, grad / n
+
+    return minimize(objective, pull, 1e-9)
+
+
+def calibration(probabilities: np.ndarray, classes: np.ndarray) -> tuple[float, float]:
+    """(calibration error, what chance alone gives), each 0..1, over 15 bins of equally many texts by confidence.
+
+    The error is the mean over texts of the distance between the mean confidence and the accuracy of their bin (Naeini
+    et al. 2015, AAAI). Of probabilities that are exactly right the second is expected, since few texts in a bin miss
+    their mean.
+    """
+    top, right = probabilities.max(1), probabilities.argmax(1) == classes
+    error = chance = 0.0
+    for part in np.array_split(np.argsort(top, kind="stable"), BINS):
+        if len(part):
+            error += len(part) * abs(float(top[part].mean() - right[part].mean()))
+            chance += float(np.sqrt(2 / np.pi * (top[part] * (1 - top[part])).sum()))
+    return error / len(top), chance / len(top)

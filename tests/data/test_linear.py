@@ -1,0 +1,66 @@
+"""The linear model on n-grams is scikit-learn's, on the same vectors."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix, hstack
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from qkv.data.baseline.linear import STRENGTH, WORDS, Linear, balanced, fit_linear, read_linear
+from qkv.randomness import generator
+
+STEMS = "good fine bad poor film plot cast it's Größe naïve don't a".split()
+
+
+def texts(name: str, n: int = 80) -> list[str]:
+    draws = generator("tests", "linear", name)
+    return [" ".join(draws.choice(STEMS, size=int(draws.integers(1, 9)))) + " !\t?"[: i % 4] for i in range(n)]
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def fitted(request) -> tuple[int, np.ndarray, Linear]:
+    classes = generator("tests", "linear", "classes").integers(request.param, size=80)
+    return request.param, classes, fit_linear(texts("train"), classes, request.param, tolerance=1e-9)[0]
+
+
+@pytest.fixture(scope="module")
+def theirs() -> tuple[csr_matrix, csr_matrix]:
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORDS.pattern)
+    runs = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, min_df=2)
+    train = hstack([each.fit_transform(texts("train")) for each in (words, runs)]).tocsr()
+    return train, hstack([each.transform(texts("other")) for each in (words, runs)]).tocsr()
+
+
+def test_vectors_are_those_of_scikit_learn_but_for_the_order_of_columns(fitted, theirs) -> None:
+    x, expected = fitted[2].vectors(texts("other")), theirs[1]
+    ours = csr_matrix((x.values, x.columns, x.starts), shape=(80, len(fitted[2].keys)))
+    assert ours.shape == expected.shape
+    np.testing.assert_allclose((ours @ ours.T).toarray(), (expected @ expected.T).toarray(), atol=1e-12)
+
+
+def test_logits_are_those_of_scikit_learns_logistic_regression(fitted, theirs) -> None:
+    n_classes, classes, model = fitted
+    regression = LogisticRegression(C=STRENGTH, tol=1e-10, max_iter=5000).fit(theirs[0], classes)
+    expected, found = regression.decision_function(theirs[1]), model.logits(texts("other"))
+    np.testing.assert_allclose(found[:, 1] if n_classes == 2 else found, expected, atol=1e-6)
+
+
+def test_weighted_classes_too(theirs) -> None:
+    classes = (np.arange(80) % 5 == 0).astype(int)
+    model, _ = fit_linear(texts("train"), classes, 2, class_weights=balanced(classes, 2), tolerance=1e-9)
+    regression = LogisticRegression(C=STRENGTH, tol=1e-10, max_iter=5000, class_weight="balanced")
+    expected = regression.fit(theirs[0], classes).decision_function(theirs[1])
+    np.testing.assert_allclose(model.logits(texts("other"))[:, 1], expected, atol=1e-6)
+
+
+def test_held_texts_are_answered_by_a_model_that_never_saw_their_classes() -> None:
+    classes, held = generator("tests", "linear", "held").integers(2, size=80), np.arange(80) % 4 == 0
+    turned = np.where(held, 1 - classes, classes)
+    one, other = (fit_linear(texts("train"), some, 2, held=held, tolerance=1e-9) for some in (classes, turned))
+    np.testing.assert_allclose(one[1], other[1], atol=1e-6)
+    assert np.abs(one[0].logits(texts("other")) - other[0].logits(texts("other"))).max() > 0.1
+
+
+def test_what_is_stored_is_read_again(fitted) -> None:
+    again = read_linear(fitted[2].tensors("a."), "a.")
+    np.testing.assert_array_equal(again.logits(texts("other")), fitted[2].logits(texts("other")))
