@@ -228,9 +228,7 @@ def _expected(design: Design) -> int:
     return round(sum(expected_runs(design, arm) for arm in design.arms) * design.replicates)
 
 
-def train(
-    due: Due, expected: int, folder: StudyFolder, pool: Workers | Cluster, deadline: float, told: Told
-) -> None:
+def train(due: Due, expected: int, folder: StudyFolder, pool: Workers | Cluster, deadline: float, told: Told) -> None:
     """Make every training that is due, as long as there is time. `expected`: about how many there are in all.
 
     Raises Interrupted where it was stopped.
@@ -252,9 +250,7 @@ def train(
             about = {"key": job.trial.key, "arm": job.trial.arm.name, "replicate": job.replicate, "role": job.role}
             folder.append({**about, "k": job.k, **row})
             done += 1
-            told.progress(
-                Made(done=done, expected=expected, arm=job.trial.arm.name, role=job.role, loss=row["loss"])
-            )
+            told.progress(Made(done=done, expected=expected, arm=job.trial.arm.name, role=job.role, loss=row["loss"]))
         if signals.received():
             raise _stopped(folder, signals.exit_status)
 

@@ -82,9 +82,8 @@ def run_ladder(
     plan.check(first, contrast)
     plan.try_out(first, contrast, ask)
     _check_scored(first, ask)
-    key = hashlib.sha256(
-        canonical([dataclasses.replace(first, contrasts=(dataclasses.replace(contrast, margin=1.0),)).hash, sizes, per_weight]).encode()
-    ).hexdigest()
+    asked = dataclasses.replace(first, contrasts=(dataclasses.replace(contrast, margin=1.0),))  # it judges, that is all
+    key = hashlib.sha256(canonical([asked.hash, sizes, per_weight]).encode()).hexdigest()
     path = within / f"ladder-{first.study}-{first.source_name}-{key[:8]}"
     told.say(f"{question.name}, over sizes: {question.asks}")
     with places(on, workers, cache) as (size, make_workers):
@@ -102,7 +101,8 @@ def run_ladder(
                 for due in climb.stages():
                     train(due, row["trainings"], folder, pool, end, told)
             found = result_of(question, climb, row, (time.monotonic() - started) / 60)
-            write_atomically(path / "ladder.json", (json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
+            text = json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n"
+            write_atomically(path / "ladder.json", text.encode())
     return found
 
 
@@ -115,7 +115,9 @@ def _asked(
     """
     own = read_own(Path(name)) if is_own(name) else None
     if own and (source or margin):
-        raise ConfigError(f"{name} says what is trained on and judged, so leave SOURCE and --margin out; change it there")
+        raise ConfigError(
+            f"{name} says what is trained on and judged, so leave SOURCE and --margin out; change it there"
+        )
     if seeds == 1:
         raise ConfigError(f"1 seed has no spread; expected --seeds 2 or more ({plan.SEEDS} is usual)")
     if margin is not None:
@@ -155,14 +157,21 @@ def _check_scored(design: Design, ask: Ask) -> None:
     val = len(ask.corpus(text, design.scale.val_tokens, design.slice(text, 1, tunes=True)).val)
     if val < least // 2:
         raise SourceError(
-            f"{design.source_name!r} is too small for a ladder of {many(design.replicates, 'seed')}: each has a slice of"
-            f" its own, and {val:,} tokens of one are left to tune rates on; expected at least {least // 2:,}. Give a"
-            " longer text, or none for the text inside your own Python"
+            f"{design.source_name!r} is too small for a ladder of {many(design.replicates, 'seed')}: each has a slice"
+            f" of its own, and {val:,} tokens of one are left to tune rates on; expected at least {least // 2:,}. Give"
+            " a longer text, or none for the text inside your own Python"
         )
 
 
 def _planned(
-    make: Make, ask: Ask, sizes: Sequence[Size], per_weight: Sequence[float], shape: Shape, budget: float, path: Path, told: Told
+    make: Make,
+    ask: Ask,
+    sizes: Sequence[Size],
+    per_weight: Sequence[float],
+    shape: Shape,
+    budget: float,
+    path: Path,
+    told: Told,
 ) -> JsonObject:
     """The row of the plan: the one that was begun, or one for this budget; says what it is, before any training."""
     begun = [row for row in read_rows(path) if "cells" in row]
@@ -180,9 +189,13 @@ def _planned(
             }  # fmt: skip
             row["key"] = f"plan {hashlib.sha256(canonical(row).encode()).hexdigest()[:8]}"
     cells = [Cell.from_json(cell) for cell in row["cells"]]
-    names = [f"{listed([name_of(c.size) for c in cells if c.per_weight == n])} at {n:g} tokens per weight" for n in dict.fromkeys(c.per_weight for c in cells)]
+    lengths = dict.fromkeys(cell.per_weight for cell in cells)
+    names = [
+        f"{listed([name_of(cell.size) for cell in cells if cell.per_weight == n])} at {n:g} tokens per weight"
+        for n in lengths
+    ]
     told.say(
-        f"{'Continued: ' if begun else ''}{'; '.join(names)}. {shape.seeds} seeds, each on its own slice of the text;"
+        f"{'Continued: ' * bool(begun)}{'; '.join(names)}. {shape.seeds} seeds, each on its own slice of the text;"
         f" {min(c.epochs for c in cells):.2g} to {max(c.epochs for c in cells):.2g} passes over {cells[0].n_unique:,}"
         f" tokens. About {row['trainings']} trainings, {row['predicted_minutes']:.1f} minutes on"
         f" {many(shape.workers, 'core')}; the budget is {budget:g} {plural(budget, 'minute')}."
@@ -294,8 +307,9 @@ class Climb:
     @property
     def checked(self) -> JsonObject:
         """Arm -> losses at half, once and twice its rate; arms with all three only."""
-        found = {arm: [self.folder.loss(job.trial.key) for job in jobs] for arm, jobs in self._checks().items()}
-        return {arm: losses for arm, losses in found.items() if losses and None not in losses}
+        keys = {arm: [job.trial.key for job in jobs] for arm, jobs in self._checks().items()}
+        rows = self.folder.rows
+        return {arm: [rows[key]["loss"] for key in three] for arm, three in keys.items() if rows.keys() >= {*three}}
 
     def rows(self, cell: Cell) -> dict[tuple[str, int], JsonObject]:
         """(arm, seed) -> the row of its reported training, where it is there."""

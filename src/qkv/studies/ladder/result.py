@@ -13,7 +13,7 @@ from qkv.studies.question import Question
 from qkv.studies.verdict.sentences import two_digits
 from qkv.studies.verdict.statistics import interval
 from qkv.studies.verdict.wording import unit_words
-from qkv.words import listed, many, plural
+from qkv.words import EN_DASH, listed, many
 
 if TYPE_CHECKING:
     from qkv.studies.ladder.climb import Climb
@@ -30,8 +30,8 @@ _USUAL = 20.0
 def result_of(question: Question, climb: "Climb", plan: JsonMapping, spent: float) -> JsonObject:
     """`ladder.json`: the trend and its verdict, every cell, predictions and what became of them, rates, cost."""
     contrast, design = climb.contrast, climb.any
-    corpora = [climb.ask.corpus(dict(design.texts)[design.arms[0].text], design.scale.val_tokens, part) for part in design.scored(dict(design.texts)[design.arms[0].text])]
-    (baseline, *_) = baselines_of(design, lambda text: corpora)
+    val = design.scale.val_tokens
+    baseline = baselines_of(design, lambda text: [climb.ask.corpus(text, val, part) for part in design.scored(text)])[0]
     cells = [_cell(climb, cell, baseline["nats"]) for cell in climb.cells]
     sizes = {cell.size for cell in climb.cells if climb.values(cell)}
     trend = climb.trend(climb.cells) if len(sizes) > 2 else None
@@ -81,15 +81,23 @@ def _trend(trend: Trend | None, lines: Sequence[float]) -> JsonObject:
     far = trend.predicted(FAR, line).to_json()
     drawn = [
         {"tokens_per_weight": one, "first": trend.at(first, one).to_json(), "last": trend.at(last, one).to_json(),
-         "far": trend.predicted(FAR, one).to_json(), "crossing": trend.crossing(one)}
+         "far": trend.predicted(FAR, one).to_json()}
         for one in lines
     ]  # fmt: skip
     return {
         "verdict": trend.verdict(), "effect": slope.value, "low": slope.low, "high": slope.high, "p": None,
-        "first": {"weights": first, **trend.at(first).to_json()}, "last": {"weights": last, **trend.at(last).to_json()},
-        "crossing": trend.crossing(line), "lack_of_fit": trend.lack_of_fit**0.5, "lines": drawn,
+        "first": {"weights": round(first), **trend.at(first).to_json()},
+        "last": {"weights": round(last), **trend.at(last).to_json()},
+        "crossing": _sizes(trend.crossing(line)), "lack_of_fit": trend.lack_of_fit**0.5, "lines": drawn,
         "far": {"weights": FAR, "tokens_per_weight": line, "decades": round(float(np.log10(FAR / last)), 2), **far},
     }  # fmt: skip
+
+
+def _sizes(crossing: Figure | None) -> JsonObject | None:
+    """A size with its interval, whose upper end is None where it lies out of sight."""
+    if crossing is None:
+        return None
+    return {**crossing.to_json(), "high": crossing.high if np.isfinite(crossing.high) else None}
 
 
 def _judged(climb: "Climb") -> list[JsonObject]:
@@ -109,9 +117,9 @@ def _rates(climb: "Climb") -> JsonObject:
     """The law of rates, and whether half or twice the rate of an arm is better at the largest size."""
     near = climb.contrast.margin / 3 if climb.contrast.unit == "nats per token" else _NEAR_RATE
     checks = {
-        arm: {"losses": losses, "gain": losses[1] - min(losses), "better": ("half", "", "twice")[losses.index(min(losses))]}
-        for arm, losses in climb.checked.items()
-    }  # fmt: skip
+        arm: {"losses": three, "gain": three[1] - min(three), "better": ("half", "", "twice")[three.index(min(three))]}
+        for arm, three in climb.checked.items()
+    }
     return {**climb.law, "size": name_of(climb.largest), "near": near, "checks": checks,
             "holds": all(check["gain"] <= near for check in checks.values()) if checks else None}  # fmt: skip
 
@@ -129,7 +137,9 @@ _SAID = {
 
 def weights_words(n: float) -> str:
     """60 thousand, 1.2 million."""
-    power, unit = next(pair for pair in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1, "")) if n >= pair[0])
+    power, unit = next(
+        pair for pair in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1, "")) if n >= pair[0]
+    )
     return f"{float(f'{n / power:.2g}'):g} {unit}".strip()
 
 
@@ -142,7 +152,7 @@ def _bounds(row: JsonMapping | Figure, unit: str) -> str:
 def counting_sentence(found: JsonMapping) -> str:
     """Whether the largest models beat the best n-gram: what is said first."""
     ngram, trained = found["baseline"]["ngram"], found["baseline"]["trained"]
-    top = found["cells"][-1]["size"] if not found["cells"] else max(found["cells"], key=lambda row: row["weights"])["size"]
+    top = max(found["cells"], key=lambda row: row["weights"])["size"]
     if trained is None:
         return f"The largest size, {top}, was not reached in time; the same command continues."
     compared = f"{trained:.2f} nats per token against {ngram:.2f} for the best n-gram"
@@ -160,7 +170,8 @@ def trend_sentence(found: JsonMapping) -> str:
     if found["effect"] is None:
         return f"{said}; fewer than three sizes are complete."
     first, last = found["first"], found["last"]
-    within = f" (change within ±{found['margin']:g} {unit_words(unit)})" * (found["verdict"] == "does not depend on size")
+    same = found["verdict"] == "does not depend on size"
+    within = f" (change within ±{found['margin']:g} {unit_words(unit)})" * same
     return (
         f"{said}{within}: {two_digits(first['value'], unit)} {unit_words(unit)} at {weights_words(first['weights'])}"
         f" weights and {two_digits(last['value'], unit)} at {weights_words(last['weights'])}. Ten times as many weights"
@@ -194,27 +205,48 @@ def further_sentences(found: JsonMapping) -> list[str]:
     if far := found["far"]:
         said.append(
             f"Extrapolated {far['decades']:.1f} decades beyond the largest size, the line gives"
-            f" {two_digits(far['value'], unit)} {unit_words(unit)} at {weights_words(far['weights'])} weights (95%"
+            f" {two_digits(far['value'], unit)} {unit_words(unit)} at {far['weights'] / 1e6:.0f} million weights (95%"
             f" interval {_bounds(far, unit)}, if it stays a line)."
         )
-        where = f"at about {weights_words(found['crossing'])} weights" if found["crossing"] else "nowhere near these sizes"
-        said.append(f"The line crosses the margin of {found['margin']:g} {where}.")
+        if crossing := found["crossing"]:
+            last = weights_words(crossing["high"]) if crossing["high"] else "more than can be said"
+            said.append(
+                f"The line crosses the margin of {found['margin']:g} at about {weights_words(crossing['value'])}"
+                f" weights (95% interval {weights_words(crossing['low'])} to {last})."
+            )
+        else:
+            said.append(f"The line crosses the margin of {found['margin']:g} nowhere near these sizes.")
     if rates["slope"] is not None:
         sd = "" if rates["sd"] is None else f" (standard deviation {rates['sd']:.2f} over {rates['n']} tuned pairs)"
-        said.append(f"Learning rates follow a law fitted at the two smallest sizes: rate ∝ weights^{rates['slope']:.2f}{sd}.")
+        said.append(
+            "Learning rates follow a law fitted at the two smallest sizes: proportional to the number of weights to the"
+            f" power of {rates['slope']:.2f}{sd}."
+        )
     for arm, check in rates["checks"].items():
-        better = f"{check['better']} of it" if check["better"] == "half" else "twice it"
-        verdict = f"{better} is better by {check['gain']:.3f} nats" if check["better"] else "neither half nor twice it is better"
-        said.append(f"At {rates['size']}, checked against the rate that the law gives the arm ‘{arm}’: {verdict} (a third of the margin: {rates['near']:.3f}).")
+        verdict = "neither half nor twice that rate is better"
+        if check["better"]:
+            more = "more" if check["gain"] > rates["near"] else "no more"
+            verdict = f"{check['better']} that rate is better by {check['gain']:.3f} nats per token, {more} than"
+            verdict += f" {'a third of the margin' * (unit == 'nats per token') or 'the limit'} ({rates['near']:g})"
+        said.append(f"The arm ‘{arm}’ at {rates['size']}, at the rate that the law gives it: {verdict}.")
     said.append(
         f"Predicted before training: {cost['predicted']:.1f} minutes on {many(cost['workers'], 'core')}. The trainings"
-        f" took {cost['trained']:.1f} core-minutes, this call {cost['this_call']:.1f} {plural(cost['this_call'], 'minute')}."
+        f" took {cost['trained']:.1f} core-minutes, this call {cost['this_call']:.1f} minutes."
     )
     if found["not_reached"]:
         said.append(f"Not reached in time: {', '.join(found['not_reached'])}. The same command continues.")
     if found["left_out"]:
         said.append(f"Left out before training: {found['left_out']}.")
     return said
+
+
+def published_sentences(found: JsonMapping) -> list[str]:
+    """What others found at other sizes, as their sources have it, and what differs there."""
+    return [
+        f"Published, {two_digits(row['effect'], row['unit'])} {unit_words(row['unit'])} at"
+        f" {weights_words(row['weights'])} weights: {row['source']}. What differs: {row['differs']}."
+        for row in found["published"]
+    ]
 
 
 def condition_words(found: JsonMapping) -> str:
@@ -237,10 +269,9 @@ CELL_COLUMNS = ("size", "tokens per weight", "weights", "effect", "95% interval"
 def cell_cells(row: JsonMapping, found: JsonMapping) -> tuple[str, ...]:
     """One cell for a table."""
     unit = found["effect_unit"]
-    if row["effect"] is None:
-        return row["size"], f"{row['tokens_per_weight']:g}", f"{row['weights']:,}", "–", "–", "–", f"{row['epochs']:.2g}", "–"
-    beats = "not beaten" if row["below_ngram"] else "beaten"
-    return (
-        row["size"], f"{row['tokens_per_weight']:g}", f"{row['weights']:,}", two_digits(row["effect"], unit),
-        _bounds(row, unit), f"{row['loss']:.3f}", f"{row['epochs']:.2g}", beats,
-    )  # fmt: skip
+    figures = [EN_DASH] * 3
+    if row["effect"] is not None:
+        figures = [two_digits(row["effect"], unit), _bounds(row, unit), f"{row['loss']:.3f}"]
+    beats = "not beaten" if row["below_ngram"] else "beaten" if figures[2] != EN_DASH else EN_DASH
+    weights = f"{row['weights']:,}"
+    return row["size"], f"{row['tokens_per_weight']:g}", weights, *figures, f"{row['epochs']:.2g}", beats

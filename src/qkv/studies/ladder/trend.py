@@ -23,7 +23,7 @@ import numpy as np
 from qkv.studies.verdict.statistics import scipy
 
 VERDICTS = ("shrinks", "grows", "reverses", "does not depend on size", "cannot tell")
-_OFF, _COUNTS_AS = 0.5, 1
+_OFF, _COUNTS_AS = 1 / 3, 1
 _FARTHEST = 4.0
 """Decades beyond the sizes of a ladder in which the margin's crossing is looked for."""
 
@@ -102,15 +102,22 @@ class Trend:
         """
         return self._figure(self._at(math.log10(weights), line), 0.95, True, measured)
 
-    def crossing(self, line: float | None = None) -> float | None:
-        """The weights at which the line crosses the margin, from the side where the ladder ends; None where nowhere.
+    def crossing(self, line: float | None = None) -> Figure | None:
+        """The weights at which the line crosses the margin, and between which its 95% interval holds the margin.
 
-        It is looked for from the smallest size to 4 decades beyond the largest.
+        None where it crosses nowhere between the smallest size and 4 decades beyond the largest; an end of the interval
+        that lies farther out is inf.
         """
-        xs = np.linspace(self.ends[0], self.ends[1] + _FARTHEST, 1000)
-        inside = [abs(float((self._at(x, line) @ self._by_seed).mean())) < self.margin for x in xs]
-        change = next((i for i in range(1, len(xs)) if inside[i] != inside[i - 1]), None)
-        return None if change is None else float(10 ** xs[change])
+        sizes = 10 ** np.linspace(self.ends[0], self.ends[1] + _FARTHEST, 200)
+        places = [self.at(float(size), line) for size in sizes]
+        inside = [abs(one.value) < self.margin for one in places]
+        change = next((i for i in range(1, len(sizes)) if inside[i] != inside[i - 1]), None)
+        if change is None:
+            return None
+        edge = math.copysign(self.margin, places[change].value)
+        holds = [float(size) for size, one in zip(sizes, places, strict=True) if one.low <= edge <= one.high]
+        high = math.inf if holds[-1] == sizes[-1] else holds[-1]
+        return Figure(value=float(sizes[change]), low=holds[0], high=high)
 
     def verdict(self) -> str:
         """One of `VERDICTS`.
