@@ -110,7 +110,7 @@ def test_of_2000_little_ladders_intervals_hold_and_verdicts_are_rarely_wrong(n_s
     assert set().union(*said.values()) <= set(VERDICTS) and 0.1 * change > 2 * MARGIN
     of_none, of_margin, of_fall = ({name: 3 * times / n for name, times in said[slope].items()} for slope in slopes)
     some = ("shrinks", "grows", "reverses")
-    at_most = 0.065 if off <= MARGIN / 3 else 0.09  # where sizes lie farther off than the rule supposes
+    at_most = 0.065 if off <= MARGIN / 3 else 0.10  # where sizes lie farther off than the rule supposes
     assert held / n >= (0.94 if off <= MARGIN / 3 else 0.915)
     assert sum(of_none.get(name, 0) for name in some) <= at_most
     assert of_margin.get("does not depend on size", 0) <= at_most

@@ -1,22 +1,19 @@
 """What a ladder found, as JSON, and the sentences of terminal and page."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import baselines_of
 from qkv.studies.ladder.plan import Cell, name_of
+from qkv.studies.ladder.rungs import Climb
 from qkv.studies.ladder.trend import Figure, Trend
 from qkv.studies.question import Question
 from qkv.studies.verdict.sentences import two_digits
 from qkv.studies.verdict.statistics import interval
 from qkv.studies.verdict.wording import unit_words
 from qkv.words import EN_DASH, listed, many
-
-if TYPE_CHECKING:
-    from qkv.studies.ladder.climb import Climb
 
 FORMAT = 1
 FAR = 124e6
@@ -27,7 +24,7 @@ _USUAL = 20.0
 """Tokens per weight that the prediction far outside is of, where the ladder has them."""
 
 
-def result_of(question: Question, climb: "Climb", plan: JsonMapping, spent: float) -> JsonObject:
+def result_of(question: Question, climb: Climb, plan: JsonMapping, spent: float) -> JsonObject:
     """`ladder.json`: the trend and its verdict, every cell, predictions and what became of them, rates, cost."""
     contrast, design = climb.contrast, climb.any
     val = design.scale.val_tokens
@@ -55,7 +52,7 @@ def result_of(question: Question, climb: "Climb", plan: JsonMapping, spent: floa
     return found
 
 
-def _cell(climb: "Climb", cell: Cell, ngram: float) -> JsonObject:
+def _cell(climb: Climb, cell: Cell, ngram: float) -> JsonObject:
     """One cell in figures: its effect with the interval over seeds, its best arm's loss, its passes and its rates."""
     values, rows = climb.values(cell), climb.rows(cell)
     arms = {arm.name: [row["loss"] for (name, _), row in rows.items() if name == arm.name] for arm in climb.any.arms}
@@ -100,7 +97,7 @@ def _sizes(crossing: Figure | None) -> JsonObject | None:
     return {**crossing.to_json(), "high": crossing.high if np.isfinite(crossing.high) else None}
 
 
-def _judged(climb: "Climb") -> list[JsonObject]:
+def _judged(climb: Climb) -> list[JsonObject]:
     """Every prediction of the log, with what was measured afterwards and whether that lies in its interval."""
     measured = {(name_of(cell.size), cell.per_weight): climb.values(cell) for cell in climb.cells}
     judged = []
@@ -113,7 +110,7 @@ def _judged(climb: "Climb") -> list[JsonObject]:
     return judged
 
 
-def _rates(climb: "Climb") -> JsonObject:
+def _rates(climb: Climb) -> JsonObject:
     """The law of rates, and whether half or twice the rate of an arm is better at the largest size."""
     near = climb.contrast.margin / 3 if climb.contrast.unit == "nats per token" else _NEAR_RATE
     checks = {

@@ -119,7 +119,8 @@ def _line(found: JsonMapping, length: float, i: int, x: Place, y: Place) -> Iter
             f'<line class="line l{i}{beyond}" stroke-dasharray="{_DASHES[i % 3]}" x1="{x1:.1f}" x2="{x2:.1f}"'
             f' y1="{y(one["value"]):.1f}" y2="{y(other["value"]):.1f}"/>'
         )
-    if length == found["far"]["tokens_per_weight"]:
+    shown = y(row["far"]["low"]) > _TOP and y(row["far"]["high"]) < _HEIGHT - _BOTTOM
+    if shown and length == found["far"]["tokens_per_weight"]:
         words = f"extrapolated to {found['far']['weights'] / 1e6:.0f} million weights"
         ends = f'y1="{y(row["far"]["low"]):.1f}" y2="{y(row["far"]["high"]):.1f}"'
         yield f'<g><title>{words}</title><line class="line l{i} beyond" x1="{far[0]:.1f}" x2="{far[0]:.1f}" {ends}/>'
