@@ -12,6 +12,7 @@ Example:
   qkv study what-is-trained my.txt --quick --json
   qkv study which-matrix my.txt --on ray
   qkv study my-question.toml --minutes 60
+  qkv study frozen-embeddings my.txt --ladder --minutes 480
 """
 
 import argparse
@@ -54,6 +55,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="3 minutes, at known learning rates; says first what it can see"
     )
+    parser.add_argument(
+        "--ladder", action="store_true", help="the main effect over sizes and lengths of training, with a trend"
+    )
     parser.add_argument("--seeds", type=whole(1), metavar="N", help="paired replicates, each tuned by itself")
     parser.add_argument(
         "--minutes",
@@ -90,12 +94,15 @@ def run(args: argparse.Namespace) -> int:
         quick=args.quick,
         margin=args.margin,
         on=args.on,
+        ladder=args.ladder,
         progress=shown,
         say=shown.say,
         started=started,
     )
     if args.json:
         screen.print_json(verdict)
+    elif args.ladder:
+        _print_ladder(verdict)
     else:
         _print(verdict)
     return 0
@@ -167,3 +174,16 @@ def _print(verdict: JsonMapping) -> None:
     for heading, words in expectations(verdict):
         print(f"{heading}: {words}")
     print(f"Every one of {many(verdict['trainings'], 'training')} is logged in {verdict['run']}; open its page.html")
+
+
+def _print_ladder(found: JsonMapping) -> None:
+    """The trend, its condition, every size, and the rest."""
+    from qkv.studies.ladder.result import CELL_COLUMNS, cell_cells, further_sentences, published_sentences
+
+    print(found["sentence"] + "\n")
+    print(found["condition"] + "\n")
+    screen.print_table(CELL_COLUMNS, (cell_cells(row, found) for row in found["cells"]))
+    print()
+    for words in (*further_sentences(found), *published_sentences(found)):
+        print(f"- {words}")
+    print(f"\nEvery one of {many(found['trainings'], 'training')} is logged in {found['run']}; open its page.html")

@@ -172,6 +172,18 @@ class Own:
                 replicates=self.seeds or _USUAL_REPLICATES,
             )
 
+    def at_size(self, d_model: int, n_layers: int, n_heads: int) -> "Own":
+        """The same at another size. Raises ConfigError where the file sets the size."""
+        sizes = {f"model.sizes.{name}": n for name, n in (("d_model", d_model), ("n_layers", n_layers))}
+        for arm in self.arms:
+            if set_here := sorted(sizes.keys() & arm.settings.keys()):
+                raise ConfigError(f"{self.path}: a ladder sets {set_here[0]} itself; leave it out, or --ladder")
+        heads = {"model.sizes.n_heads": n_heads}
+        base, *arms = (
+            dataclasses.replace(arm, settings={**heads, **arm.settings, **sizes}) for arm in (self.base, *self.arms)
+        )
+        return dataclasses.replace(self, base=base, arms=tuple(arms))
+
     def _contrast(self, effect: _Effect) -> Contrast:
         a, b = effect.between
         return Contrast(

@@ -104,6 +104,27 @@ class Accounts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Published:
+    """An effect that others measured at another size, as they give it."""
+
+    weights: float
+    effect: float
+    unit: str
+    source: str
+    differs: str
+    """What is otherwise there than on our ladder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ladder:
+    """What the ladder of a question has of its own."""
+
+    effect: str = ""
+    """The effect that is followed over sizes; empty is the main one."""
+    published: tuple[Published, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """One question that qkv answers by experiment.
 
@@ -132,6 +153,7 @@ class Question:
     """Where a run outside the study contradicts the answer, and what it says: part of the answer's condition."""
     math: tuple[str, ...] = ()
     """What is asked, as formulas: at most three lines, with code marks around each formula."""
+    ladder: Ladder = field(default_factory=Ladder)
     labels: Mapping[str, str] = field(default_factory=dict)
     """How effects are named to a reader: pattern of an effect's name -> words, with `{}` for each of its groups."""
     terms: Mapping[str, str] = field(default_factory=dict)
@@ -167,6 +189,9 @@ def read_question(
     if accounts := words.pop("accounts", None):
         rows = tuple((what, tuple(effects)) for what, effects in accounts["rows"])
         words["accounts"] = Accounts(columns=tuple(accounts["columns"]), rows=rows)
+    if ladder := words.pop("ladder", None):
+        published = tuple(Published(**row) for row in ladder.pop("published", ()))
+        words["ladder"] = Ladder(**ladder, published=published)
     more = {"plain": Plain(**words.pop("plain")), "math": tuple(words.pop("math"))}
     return Question(name=name, design=design, derive=derive, counted=counted, also=also, **more, **words)
 

@@ -77,6 +77,18 @@ FORMS: Mapping[str, tuple[object, ...]] = {
             "expected": (_FIGURES, {str: str}, types.NoneType), "otherwise": [str],
         },
         {"studies": {str: {"asks": str, "answer": str}}},
+        {
+            "study": str, "ladder": bool, "sentence": str, "condition": str, **_EFFECT, "effect_unit": str,
+            "margin": float, "seeds": int, "run": str, "baseline": {"ngram": float, "trained": _FIGURE},
+            "verdict": frozenset({"shrinks", "grows", "reverses", "does not depend on size", "cannot tell"}),
+            "cells": [{"size": str, "tokens_per_weight": float, "weights": int, "epochs": float, "effect": _FIGURE,
+                       "low": _FIGURE, "high": _FIGURE, "values": [float], "loss": _FIGURE, "below_ngram": bool}],
+            "predictions": [{"size": str, "value": float, "low": float, "high": float, "measured": _FIGURE, "at": str,
+                             "held": (bool, types.NoneType)}],
+            "far": ({"weights": float, "decades": float, "value": float, "low": float, "high": float}, types.NoneType),
+            "crossing": ({"value": float, "low": float, "high": _FIGURE}, types.NoneType), "trainings": int,
+            "minutes": {"predicted": float, "trained": float},
+        },
     ),
     "trial": (
         {

@@ -8,7 +8,7 @@ missing, so a study may be killed at any moment and is never worse off than one 
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,9 @@ from qkv.words import many, plural
 
 _LAST_SECONDS = 8.0
 """Of a budget, to judge and to write what was found."""
+
+Due = Callable[[], Iterable[Job]]
+"""The trainings that can be made now and are missing, the most useful first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +108,8 @@ def run_study(
             val = design.scale.val_tokens
             baselines = baselines_of(design, lambda text: [ask.corpus(text, val, part) for part in design.scored(text)])
             with contextlib.closing(make(_expected(design))) as pool:
-                _train(design, source, folder, pool, started + 60 * budget - expected.slowest - _LAST_SECONDS, told)
+                end = started + 60 * budget - expected.slowest - _LAST_SECONDS
+                train(lambda: pending(design, source, folder.loss), _expected(design), folder, pool, end, told)
             return _conclude(question, design, ask, folder, budget, baselines)
 
 
@@ -224,17 +228,18 @@ def _expected(design: Design) -> int:
     return round(sum(expected_runs(design, arm) for arm in design.arms) * design.replicates)
 
 
-def _train(
-    design: Design, source: str, folder: StudyFolder, pool: Workers | Cluster, deadline: float, told: Told
-) -> None:
-    """Make every training that is missing, as long as there is time."""
+def train(due: Due, expected: int, folder: StudyFolder, pool: Workers | Cluster, deadline: float, told: Told) -> None:
+    """Make every training that is due, as long as there is time. `expected`: about how many there are in all.
+
+    Raises Interrupted where it was stopped.
+    """
     running: dict[str, Job] = {}
     done = sum(1 for row in folder.trainings)
     with StopSignals() as signals:
         while True:
             over = signals.received() or time.monotonic() >= deadline
             if not over:
-                _fill(design, source, folder, pool, running)
+                _fill(due, pool, running)
             if not running:
                 break
             try:
@@ -245,18 +250,16 @@ def _train(
             about = {"key": job.trial.key, "arm": job.trial.arm.name, "replicate": job.replicate, "role": job.role}
             folder.append({**about, "k": job.k, **row})
             done += 1
-            told.progress(
-                Made(done=done, expected=_expected(design), arm=job.trial.arm.name, role=job.role, loss=row["loss"])
-            )
+            told.progress(Made(done=done, expected=expected, arm=job.trial.arm.name, role=job.role, loss=row["loss"]))
         if signals.received():
             raise _stopped(folder, signals.exit_status)
 
 
-def _fill(design: Design, source: str, folder: StudyFolder, pool: Workers | Cluster, running: dict[str, Job]) -> None:
+def _fill(due: Due, pool: Workers | Cluster, running: dict[str, Job]) -> None:
     """Give every free worker something to do."""
     if len(running) >= pool.size:
         return
-    for job in pending(design, source, folder.loss):
+    for job in due():
         if job.trial.key not in running:
             running[job.trial.key] = job
             pool.start(job)

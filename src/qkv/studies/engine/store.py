@@ -117,14 +117,8 @@ class StudyFolder(RunFolder):
 
         Raises RunFolderError where another process is at it, or the log was changed.
         """
-        folder = cls(folder_of(design, within))
-        with storage_errors(folder.path):
-            folder.path.mkdir(parents=True, exist_ok=True)
-        folder._acquire()
+        folder = cls.hold(folder_of(design, within))
         try:
-            folder._mend()
-            folder._unpack()
-            folder.rows = {row["key"]: row for row in read_rows(folder.path)}
             name = f"design-{design.hash[:8]}.json"
             if not (folder.path / name).is_file():
                 text = {**design.as_dict(), "hash": design.hash, "protocol": design.protocol}
@@ -132,6 +126,22 @@ class StudyFolder(RunFolder):
             key = f"design {design.hash}"
             if key not in folder.rows:  # also where whoever wrote the file died before the row
                 folder.append({"key": key, "design": design.hash, "replicates": design.replicates})
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    @classmethod
+    def hold(cls, path: Path) -> "StudyFolder":
+        """Open or make the folder, lock it, and read its log. Raises RunFolderError as `begin` does."""
+        folder = cls(path)
+        with storage_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        folder._acquire()
+        try:
+            folder._mend()
+            folder._unpack()
+            folder.rows = {row["key"]: row for row in read_rows(path)}
         except BaseException:
             folder.close()
             raise

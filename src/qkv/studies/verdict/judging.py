@@ -132,7 +132,7 @@ def findings(design: Design, folder: StudyFolder, source: str, derive: Derive | 
         }
     effects = tuple(
         dataclasses.replace(effect, diverged=_lost(effect, design, reported))
-        for effect in judged([(c, _values(c, design, reported)) for c in design.contrasts])
+        for effect in judged([(c, contrast_values(c, design, reported)) for c in design.contrasts])
     )
     missing = Counter(
         arm.name for arm in design.arms for r in range(1, design.replicates + 1) if (arm.name, r) not in reported
@@ -283,7 +283,7 @@ def blind(name: str, loss: float, steps: int) -> float | None:
     return 100 * math.exp(-loss) if name in ("accuracy", "answers", "by heart") else None
 
 
-def _values(contrast: Contrast, design: Design, reported: Reported) -> Values:
+def contrast_values(contrast: Contrast, design: Design, reported: Reported) -> Values:
     """Its value in every replicate that has all it reads; a diverged training has what blind guessing would."""
     values = {}
     for replicate in range(1, design.replicates + 1):

@@ -92,6 +92,37 @@ def render_page(report: "Report") -> str:
     )
 
 
+_STILL = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="description" content="{description}">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+{style}
+.narrow-picture {{ display: none }} @media (max-width: 760px) {{ .wide-picture {{ display: none }} .narrow-picture {{ display: block }} }}
+svg {{ max-width: 100%; height: auto }} h2 {{ margin-top: 2rem }}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+<footer>Written by qkv, which trains self-attention models and shows what training does to every matrix.</footer>
+</body>
+</html>
+"""  # noqa: E501
+
+
+def still_page(body: str, *, title: str, description: str) -> str:
+    """A page without scripts: `body` is markup, in which everything is escaped already."""
+    return _STILL.format(
+        body=body, title=html.escape(title), description=html.escape(description), style=static_text("report.css")
+    )
+
+
 def page_of(payload: object, entry: str, *, title: str, description: str, more: str = "", policy: str = _POLICY) -> str:
     """A payload with the module `entry` as one file. Nothing of it reaches markup but through escaping.
 

@@ -22,7 +22,7 @@ _LETTER = 6.4
 _DOT = 4
 """Radius of an estimate, which may be the highest value of all."""
 _TICKS = 6
-_STYLE = """<style>
+STYLE = """<style>
 svg { --paper: #fcfbf8; --ink: #1d1e22; --soft: #4d4f57; --faint: #6f717a; --band: #1d1e22; --accent: #1a5796; }
 @media (prefers-color-scheme: dark) {
   svg { --paper: #15161b; --ink: #ececec; --soft: #b9bbc4; --faint: #8f919b; --band: #ececec; --accent: #7db8f0; }
@@ -73,7 +73,7 @@ def forest_svg(verdict: JsonMapping, losses: Sequence[JsonObject] = (), counting
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y:g}" width="{_WIDTH}" height="{y:g}"'
         f' role="img" aria-label="{about}" font-family="system-ui, sans-serif" font-size="12">'
     )
-    return "\n".join([opening, _STYLE, f'<rect class="paper" width="{_WIDTH}" height="{y:g}"/>', *parts, "</svg>\n"])
+    return "\n".join([opening, STYLE, f'<rect class="paper" width="{_WIDTH}" height="{y:g}"/>', *parts, "</svg>\n"])
 
 
 def _panel(rows: Sequence[JsonMapping], top: float, first: JsonMapping, mark: float | None) -> list[str]:
@@ -99,7 +99,10 @@ def _panel(rows: Sequence[JsonMapping], top: float, first: JsonMapping, mark: fl
     ]
     if mark is not None:
         parts.append(f'<line class="zero" x1="{x(mark)}" x2="{x(mark)}" y1="{top + _TOP:g}" y2="{under:g}"/>')
-    parts += [f'<text class="tick" x="{x(tick)}" y="{under + 16:g}">{_said(tick)}</text>' for tick in _ticks(low, high)]
+    parts += [
+        f'<text class="tick" x="{x(tick)}" y="{under + 16:g}">{tick_words(tick)}</text>'
+        for tick in round_ticks(low, high)
+    ]
     for number, row in enumerate(rows):
         parts += _effect(row, top + _TOP + _ROW * number, x, "main" if row is first else "other")
     return parts
@@ -126,7 +129,7 @@ def _effect(row: JsonMapping, top: float, x: Callable[[float], str], role: str) 
     yield f'<text class="said" x="{_WIDTH - 8}" y="{top + 15:g}" text-anchor="end">{html.escape(said)}</text></g>'
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def round_ticks(low: float, high: float) -> list[float]:
     """At most `_TICKS` + 1 round numbers in low..high, evenly spaced: 1, 2 or 5 times a power of ten apart."""
     rough = (high - low) / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
@@ -134,5 +137,5 @@ def _ticks(low: float, high: float) -> list[float]:
     return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def _said(tick: float) -> str:
+def tick_words(tick: float) -> str:
     return f"{round(tick, 10):g}"
