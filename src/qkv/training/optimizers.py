@@ -1,4 +1,4 @@
-"""Optimizers over the catalogue: Muon with AdamW, AdamW, or SGD; state by address; every parameter in one group.
+"""Optimizers over the catalogue: Muon with AdamW, AdamW, SGD or your own; each parameter lies in one group.
 
 Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv 1711.05101) and touches 2-D matrices only. A parameter
 whose gradient is None (frozen) is passed over: no decay, no momentum, no step count. The fused operators of torch do
@@ -18,6 +18,7 @@ from qkv.errors import RunFolderError
 from qkv.kernels import elementwise
 from qkv.training.config import OptimizerConfig
 from qkv.training.muon import Muon, Piecewise
+from qkv.training.own_optimizer import OwnRule
 
 if TYPE_CHECKING:
     from qkv.models.matrices import Catalogue
@@ -144,6 +145,11 @@ class Optimizer:
         own = held or {address: catalogue.entry(address).parameter for address in catalogue.addresses}
         self.parameters: list[Tensor] = [own[address] for address in catalogue.addresses]
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a class of one's own, whose step may decide by values and is not recorded."""
+        return any(isinstance(rule, OwnRule) for rule in self._rules.values())
+
     def groups(self) -> dict[str, list[str]]:
         """Which addresses each rule moves."""
         return {name: list(rule.addresses) for name, rule in self._rules.items()}
@@ -180,6 +186,9 @@ class Optimizer:
             )
         for name, tensor in mine.items():
             tensor.copy_(state[name])
+        for rule in self._rules.values():
+            if isinstance(rule, OwnRule):
+                rule.take_state()
 
 
 def make_optimizer(
@@ -213,8 +222,8 @@ def make_optimizer(
             lr, momentum, decay = config.muon_lr, config.momentum, config.weight_decay
             rules["muon"] = muon(hidden, lr=lr, momentum=momentum, weight_decay=decay, dtype=dtype, zeros=zeros)
         entries = [e for e in entries if e.address not in hidden]
-    rule = Sgd if config.kind == "sgd" else AdamW
-    name = "sgd" if config.kind == "sgd" else "adamw"
+    rule = OwnRule if config.is_own else Sgd if config.kind == "sgd" else AdamW
+    name = config.kind.rpartition(":")[2].lower() if config.is_own else "sgd" if config.kind == "sgd" else "adamw"
     entering = [e.address for e in entries if e.site == "embed" and e.parameter.ndim == 2]
     tables = {address: own[address] for address in entering if config.embed_factor != 1}
     matrices = {e.address: own[e.address] for e in entries if e.parameter.ndim == 2 and e.address not in tables}
