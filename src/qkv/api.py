@@ -34,6 +34,7 @@ from qkv.training.record import EvaluationRecord, Event, StepRecord
 if TYPE_CHECKING:
     from qkv.data.sources.receipt import Receipt
     from qkv.recipe.forecast import Forecast
+    from qkv.studies.designed import Design
     from qkv.studies.engine.runner import Made
 
 __all__ = [
@@ -314,7 +315,7 @@ def _cached_import(folder: Path) -> Path:
 
 
 def study(
-    name: str,
+    name: "str | Path | Design",
     source: str | Path = "",
     *,
     seeds: int | None = None,
@@ -329,7 +330,8 @@ def study(
 ) -> JsonObject:
     """Answer a question by experiment on `source`; returns the verdict that `qkv study --json` prints.
 
-    `name` is a built-in question, or the path of a `.toml` file with your own question, which names its source.
+    `name` is a built-in question, the path of a `.toml` file with your own question, or a `Design`; these two name
+    their source.
 
     Trains one model per core at a time, `on` local, ray or ray://HOST:PORT. Its folder in `out` is named by a hash of
     the design. So the same call continues an unfinished study, and more `seeds` add replicates to a finished one.
@@ -342,7 +344,7 @@ def study(
     from qkv.views.study.page import write_study_page
 
     verdict = run_study(
-        name,
+        str(name) if isinstance(name, Path) else name,
         str(source),
         seeds=seeds,
         minutes=minutes,
