@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TypeVar
 
-from qkv.errors import ConfigError, RunFolderError, unknown
+from qkv.errors import ConfigError, QkvError, RunFolderError, unknown
 
 T = TypeVar("T")
 
@@ -93,11 +93,9 @@ def _points(group: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"qkv.{group}")}
 
 
-def _broken(group: str, name: str, why: str) -> ConfigError:
-    package = (dist := _points(group)[name].dist) and f"{dist.name} {dist.version}" or "another package"
-    return ConfigError(
-        f"{name!r} ({group}) of the package {package} cannot be used: {why}; repair or uninstall that package"
-    )
+def added(group: str) -> list[str]:
+    """The names of what other packages add to a group; none of it is imported."""
+    return list(_points(group))
 
 
 def _first_line(error: Exception) -> str:
@@ -124,8 +122,7 @@ class Registry(Mapping[str, T]):
             try:
                 self._added[name] = self._take(name, point.load())
             except Exception as error:
-                said = _first_line(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-                raise _broken(self.group, name, said) from None
+                raise self.failed(name, error) from None
         return self._added[name]
 
     def __contains__(self, name: object) -> bool:
@@ -137,6 +134,13 @@ class Registry(Mapping[str, T]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def failed(self, name: str, error: Exception) -> ConfigError:
+        """What to say where something of another package fails: its package, and why."""
+        dist = _points(self.group)[name].dist
+        package = f"the package {dist.name} {dist.version}" if dist else "another package"
+        why = _first_line(error) if isinstance(error, QkvError) else f"{type(error).__name__}: {_first_line(error)}"
+        return ConfigError(f"{name!r} ({self.group}) of {package} cannot be used: {why}; repair or uninstall it")
 
     def added(self) -> dict[str, T]:
         """What other packages add, by name; what is broken among it is left out, with a warning."""
