@@ -15,5 +15,5 @@ class CubicLM(CausalLM):
     def __init__(self, config, *, seed=0):
         super().__init__(config, seed=seed)
         for block in self.blocks:
-            block.mlp = CubicMLP("relu", self.sizes.d_model, self.sizes.d_mlp, bias=False)
+            block.mlp = CubicMLP("relu2", self.sizes.d_model, self.sizes.d_mlp, bias=False)
         fill(self, self.layout.start, self.sizes.n_layers, seed)
