@@ -15,7 +15,7 @@ from qkv.instruments.registry import LIGHT, MEASURES, measure
 from qkv.interop.families import FAMILIES, families_of
 from qkv.studies.designed import STUDIES
 from qkv.tasks import TASKS, find_task
-from qkv.training.own_optimizer import OPTIMIZERS
+from qkv.training.optimizers import OPTIMIZERS
 from qkv.views.own_sections import SECTIONS
 from qkv.views.report.report import read_report
 

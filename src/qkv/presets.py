@@ -14,7 +14,7 @@ from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.tasks import TASKS, find_task
 from qkv.training.config import OptimizerConfig, ScheduleConfig
-from qkv.training.own_optimizer import defaults_of, own_class
+from qkv.training.optimizers import defaults_of, own_class
 
 
 @dataclass(frozen=True, kw_only=True)

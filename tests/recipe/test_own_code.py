@@ -11,7 +11,7 @@ import qkv
 from qkv.errors import ConfigError, RunFolderError
 from qkv.extensions import load
 from qkv.training.config import OptimizerConfig
-from qkv.training.own_optimizer import OwnRule, own_class, settings_of
+from qkv.training.optimizers import OwnRule, own_class, settings_of
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SET = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_ctx": 16, "batch_size": 4}

@@ -14,7 +14,7 @@ from qkv.studies.engine import runner
 from qkv.studies.engine.training import run_trial
 from qkv.studies.own import of_design, read
 from qkv.studies.question import Ask
-from qkv.training.own_optimizer import own_class
+from qkv.training.optimizers import own_class
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 FILE = """
@@ -132,7 +132,7 @@ def test_every_worker_finds_code_beside_the_file_and_measures_with_it(beside: Pa
         ("metrics:spread", "nowhere:f", r"of is 'nowhere:f', but there is no nowhere.py"),
         ("metrics:spread", "lion:Lion", "of is 'lion:Lion', a type; expected a function of a finished training"),
         ("metrics:spread", "os.path:relpath2", "unknown name in os.path 'relpath2'"),
-        ("metrics:spread", "os:getpid", r"whose arguments are \(\); expected one, the finished training"),
+        ("metrics:spread", "os:getpid", r"os:getpid fails on a finished training: TypeError"),
         ("metrics:spread", "drift W_Q", "unit is for a function of your own; drift W_Q has its own"),
         ("lion:Lion", "lion:Lyon", r"mine.toml: .*unknown name in lion 'Lyon'; did you mean 'Lion'\?"),
     ],

@@ -4,9 +4,9 @@ A new measure is one module in `measures/`, with its entry in a tuple `MEASURES`
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import TypeVar, cast, overload
+from typing import TypeVar, cast
 
 from qkv.errors import ConfigError, unknown
 from qkv.extensions import Registry, instance_of
@@ -66,43 +66,23 @@ def _guarded(name: str, of: F) -> F:
     return cast(F, guarded)
 
 
-class _Names(Sequence[str]):
-    """The names of such functions."""
-
-    def __init__(self, functions: Mapping[str, object], is_one: Callable[[Measure], bool] = lambda item: True) -> None:
-        self._functions, self._is_one = functions, is_one
-
-    def _all(self) -> tuple[str, ...]:
-        return tuple(name for name in self._functions if self._is_one(MEASURES[name]))
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
-    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
-        return self._all()[index]
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-
 OF_MATRIX = _Functions(lambda item: item.of_matrix)
-LIGHT = _Names(OF_MATRIX)
+LIGHT = OF_MATRIX
 """Taken of every catalogue entry and every head around an update."""
 
-AT_REST = _Names(OF_MATRIX, lambda item: item.at_rest)
+AT_REST = _Functions(lambda item: item.of_matrix if item.at_rest else None)
 """Those that need no update."""
 
 OF_CIRCUIT = _Functions(lambda item: item.of_circuit)
-CIRCUIT = _Names(OF_CIRCUIT)
+CIRCUIT = OF_CIRCUIT
 """Taken of the circuits QK and OV; `symmetric_share` of QK only."""
 
 OF_SPECTRUM = _Functions(lambda item: item.of_spectrum)
-SPECTRAL = _Names(OF_SPECTRUM)
+SPECTRAL = OF_SPECTRUM
 """Taken of every matrix, head and circuit."""
 
 OF_ATTENTION = _Functions(lambda item: item.of_attention)
-STATISTICS = _Names(OF_ATTENTION)
+STATISTICS = OF_ATTENTION
 """Taken of what every head attends to on the probe."""
 
 ANGLES = ("angle_to_k", "angle_to_q")

@@ -17,7 +17,7 @@ from qkv.models.zoo import model_class
 from qkv.recipe.config import RunConfig
 from qkv.tasks import Data, Evaluation, Task, Yardsticks, find_task
 from qkv.telemetry import Store
-from qkv.training.own_optimizer import own_class
+from qkv.training.optimizers import own_class
 from qkv.training.record import Outcome
 
 _LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors")

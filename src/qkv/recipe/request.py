@@ -41,7 +41,7 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.unused_settings import refuse_unused
 from qkv.tasks import Data, Task, find_task
 from qkv.training.config import TrainingConfig
-from qkv.training.own_optimizer import spelled
+from qkv.training.optimizers import spelled
 from qkv.training.precision import Machine
 from qkv.training.precision import resolve as resolve_machine
 

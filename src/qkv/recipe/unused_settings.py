@@ -15,7 +15,7 @@ from qkv.errors import ConfigError
 from qkv.instruments.schedule import KINDS
 from qkv.recipe.config import RunConfig
 from qkv.tasks import find_task
-from qkv.training.own_optimizer import settings_of
+from qkv.training.optimizers import settings_of
 
 
 @dataclass(frozen=True, kw_only=True)

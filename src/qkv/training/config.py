@@ -47,7 +47,7 @@ class OptimizerConfig:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a class of one's own (`training.own_optimizer`)."""
+        """Whether it is a class of one's own (`training.optimizers`)."""
         return ":" in self.kind
 
     def __post_init__(self) -> None:
