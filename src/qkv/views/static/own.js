@@ -1,7 +1,7 @@
 // @ts-check
 // What other packages show of a run: for each a heading, sentences, a picture and a table.
 
-import { add, h, table } from "./dom.js";
+import { add, h, scroll, table } from "./dom.js";
 
 function render({ model, el }) {
   for (const { heading, lead, picture, columns, rows } of model.get("own")) {
@@ -9,7 +9,7 @@ function render({ model, el }) {
       h("h3", null, heading),
       lead ? h("p", null, lead) : null,
       picture ? h("img", { alt: heading, src: `data:image/svg+xml,${encodeURIComponent(picture)}` }) : null,
-      rows.length ? h("div.scroll", null, table(columns, rows, heading)) : null]);
+      rows.length ? scroll(heading, table(columns, rows)) : null]);
   }
 }
 
