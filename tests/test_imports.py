@@ -41,9 +41,10 @@ def test_each_module_says_what_it_is_and_exports_what_it_has(name):
 
 
 def test_the_face_is_lazy_and_complete():
-    assert set(qkv.__all__) == {"Run", "attention", "load", "study", "train", "trial", "watch"} <= set(dir(qkv))
+    names = "Arm Design Effect Expected Run attention load study train trial watch"
+    assert set(qkv.__all__) == {*names.split()} <= set(dir(qkv))
     assert qkv.train is sys.modules["qkv.api"].train
-    with pytest.raises(AttributeError, match="it offers Run, attention, load, study, train, trial, watch"):
+    with pytest.raises(AttributeError, match="Expected, Run, attention, load, study, train, trial, watch"):
         qkv.nonsense  # noqa: B018
 
 

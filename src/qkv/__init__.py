@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qkv.api import Run, attention, load, study, train, trial, watch
+    from qkv.studies.designed import Arm, Design, Effect, Expected
 
-__all__ = ["Run", "attention", "load", "study", "train", "trial", "watch"]
+_OF_STUDIES = ("Arm", "Design", "Effect", "Expected")
+__all__ = ["Arm", "Design", "Effect", "Expected", "Run", "attention", "load", "study", "train", "trial", "watch"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("qkv.api"), name)
+        return getattr(import_module("qkv.studies.designed" if name in _OF_STUDIES else "qkv.api"), name)
     raise AttributeError(f"module 'qkv' has no attribute {name!r}; it offers {', '.join(__all__)}")
 
 

@@ -36,6 +36,7 @@ from qkv.training.record import EvaluationRecord, Event, StepRecord
 if TYPE_CHECKING:
     from qkv.data.sources.receipt import Receipt
     from qkv.recipe.forecast import Forecast
+    from qkv.studies.designed import Design
     from qkv.studies.engine.runner import Made
 
 __all__ = [
@@ -325,7 +326,7 @@ def _cached_import(folder: Path) -> Path:
 
 
 def study(
-    name: str,
+    name: "str | Path | Design",
     source: str | Path = "",
     *,
     seeds: int | None = None,
@@ -341,7 +342,8 @@ def study(
 ) -> JsonObject:
     """Answer a question by experiment on `source`; returns the verdict that `qkv study --json` prints.
 
-    `name` is a built-in question, or the path of a `.toml` file with your own question, which names its source.
+    `name` is a built-in question, the path of a `.toml` file with your own question, or a `Design`; these two name
+    their source.
 
     Trains one model per core at a time, `on` local, ray or ray://HOST:PORT. Its folder in `out` is named by a hash of
     the design. So the same call continues an unfinished study, and more `seeds` add replicates to a finished one.
@@ -358,14 +360,15 @@ def study(
 
     if ladder and quick:
         raise ConfigError("--ladder and --quick exclude each other; type --minutes for a shorter ladder")
+    asked_for = str(name) if isinstance(name, Path) else name
     same = {"within": Path(out), "cache": cache_folder(), "workers": torch.get_num_threads(), "on": on}
     asked = {"seeds": seeds, "minutes": minutes, "margin": margin}
     told = Told(progress=progress, say=say, started=started or 0.0)
     if ladder:
-        found = run_ladder(name, str(source), **asked, **same, told=told)
+        found = run_ladder(asked_for, str(source), **asked, **same, told=told)
         write_ladder_page(Path(found["run"]))
         return found
-    verdict = run_study(name, str(source), quick=quick, **asked, **same, told=told)
+    verdict = run_study(asked_for, str(source), quick=quick, **asked, **same, told=told)
     write_study_page(Path(verdict["run"]))
     return verdict
 

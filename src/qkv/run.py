@@ -519,6 +519,8 @@ class Run:
             raise ConfigError(unknown("format", format, FORMATS))
         if self.config.watched == "names":
             raise ConfigError(f"{self.path} holds the matrices of a model of another program, and not its layout")
+        if code := self.config.model.code:
+            raise ConfigError(f"{self.path} is a model of your own class {code}, whose code no other program has")
         from qkv.interop.card import model_card
         from qkv.interop.exporting import Fit, check_export, find_family, write_checkpoint
         from qkv.interop.formats.gguf import check_file, write_gguf

@@ -29,7 +29,7 @@ def test_statistics_of_an_encoder_decoder_are_those_of_its_patterns(corpus, n_kv
         for parameter in model.parameters():
             parameter.mul_(2)
     probe = Probe.of(task, corpus, model, 0)
-    assert probe is not None and probe.repeated is None and probe.measures == STATISTICS
+    assert probe is not None and probe.repeated is None and probe.measures == tuple(STATISTICS)
     batch = probe.batch
     assert batch.source_mask is not None and batch.mask is not None, "nothing is padded, so this shows too little"
     read = dict(zip([a for a, _, _ in probe.addresses(model)], probe.read(model).T, strict=True))

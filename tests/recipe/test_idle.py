@@ -66,6 +66,14 @@ CASES = (  # what was asked for, the setting that changes nothing, what is said 
     ({"preset": "gpt2"}, "optimizer.momentum=0", "has no effect with optimizer.kind=adamw; leave it out, or add"),
     ({"set": {"optimizer.kind": "sgd"}}, "beta2=0.9", "has no effect with optimizer.kind=sgd; leave it out, or add"),
     ({"preset": "lstm", "set": {"optimizer.kind": "muon"}}, "muon_lr=0.1", "with mixer=lstm and mlp=none: Muon moves"),
+    *(
+        (
+            {"set": {"optimizer.kind": "torch.optim:Rprop"}},
+            f"{name}=0.5",
+            "torch.optim:Rprop, whose constructor does not",
+        )
+        for name in ("beta1", "beta2", "eps", "weight_decay", "optimizer.momentum")
+    ),
     ({}, "most_steps=9", "has no effect with a horizon of 2 steps, which no clock measures; leave it out, or give"),
     ({"set": {"decay_share": 0}}, "floor=0.1", "has no effect with schedule.decay_share=0; leave it out, or set that"),
     ({}, "teachers=2", "has no effect with --task causal, which does not learn from teachers; leave it out"),

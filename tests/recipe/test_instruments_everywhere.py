@@ -108,7 +108,7 @@ def assert_recorded(run) -> None:
     for entry in catalogue:
         names = [entry.address, *(row.address for row in head_rows(entry))]
         for name in names:
-            assert set(LIGHT[:5]) - {"turn"} <= set(last[name]), name
+            assert set([*LIGHT][:5]) - {"turn"} <= set(last[name]), name
         assert entry.address in nulls
         if entry.kind == "W_Q":
             stems.append((entry.address.removesuffix("W_Q"), entry.n_heads))

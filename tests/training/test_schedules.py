@@ -1,6 +1,9 @@
 """The rate's factor: its shape, and what does not depend on the horizon."""
 
+import math
+
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,3 +57,23 @@ def test_before_both_decays_two_horizons_agree(first: int, second: int, decay: f
     schedule = ScheduleConfig(warmup_steps=5, decay_share=decay)
     shared = min(decay_start(first, schedule), decay_start(second, schedule))
     assert all(lr_scale(s, schedule, first) == lr_scale(s, schedule, second) for s in range(shared))
+
+
+@pytest.mark.parametrize("warmup", [0, 7])
+def test_a_cosine_is_that_of_torch_after_the_warm_up(warmup: int) -> None:
+    schedule = ScheduleConfig(steps=50, warmup_steps=warmup, decay="cosine", decay_share=1.0, floor=0.1)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    theirs = torch.optim.SGD([weight], lr=1.0)
+    half_wave = torch.optim.lr_scheduler.CosineAnnealingLR(theirs, T_max=50 - warmup + 1, eta_min=0.1)
+    for step in range(warmup, 50):
+        theirs.step()
+        half_wave.step()
+        assert lr_scale(step, schedule) == pytest.approx(min(1.0, half_wave.get_last_lr()[0]), abs=1e-12), step
+    assert [lr_scale(step, schedule) for step in range(warmup)] == [(s + 1) / (warmup + 1) for s in range(warmup)]
+    assert decay_start(50, schedule) == warmup
+
+
+def test_a_cosine_that_a_clock_settled_late_begins_there() -> None:
+    schedule = ScheduleConfig(warmup_steps=5, decay="cosine", decay_share=1.0)
+    assert lr_scale(19, schedule, 100, 20) == 1.0
+    assert lr_scale(60, schedule, 100, 20) == pytest.approx((1 + math.cos(math.pi * 41 / 81)) / 2)

@@ -29,6 +29,7 @@ from qkv.words import many
 
 if TYPE_CHECKING:
     from qkv.studies.engine.runner import Made
+from qkv.extensions import added
 from qkv.jsontypes import JsonMapping
 
 _QUESTIONS = Path(__file__).parent.parent / "studies" / "questions"
@@ -122,6 +123,11 @@ def _asked() -> dict[str, dict[str, str]]:
 def _list(as_json: bool) -> None:
     """The questions, in order of priority."""
     found = {name: {"asks": words["asks"], "answer": words["answer"]} for name, words in _asked().items()}
+    if added("studies"):
+        from qkv.studies.designed import STUDIES
+
+        for name, design in STUDIES.added().items():
+            found[name] = {"asks": design.question, "answer": "; ".join(effect.name for effect in design.effects)}
     if as_json:
         screen.print_json({"studies": found})
         return

@@ -50,7 +50,7 @@ def attention_stats(
     dominant_rows (rows with a key above 0.9) 0 to 1; distance in positions, 0 and up.
     """
     assert not (period and by_window), "the repeated text counts for no window"
-    heads, parts, names = q.shape[1], [], (*STATISTICS, INDUCTION) if period else STATISTICS
+    heads, parts, names = q.shape[1], [], (*STATISTICS, *([INDUCTION] if period else []))
     windows, owners = np.arange(q.shape[0]), []
     for b, rows, columns in _segments(q, k, documents, keys, queries, itself):
         one_q, one_k = q[b][:, :, rows], k[b][:, :, columns]
@@ -61,7 +61,7 @@ def attention_stats(
             shared = one_k[:, chosen // (heads // k.shape[1])]
             found.append(_rows(one_q[:, chosen], shared, scale=scale, causal=causal, itself=itself, period=period))
         parts.append({name: np.concatenate([f[name] for f in found]) for name in names})
-        owners.append(windows[b].repeat(parts[-1][STATISTICS[0]].shape[1] // len(windows[b])))
+        owners.append(windows[b].repeat(parts[-1][names[0]].shape[1] // len(windows[b])))
     if not parts:
         return {name: np.full((heads, len(windows)) if by_window else heads, np.nan) for name in names}
     joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in names}

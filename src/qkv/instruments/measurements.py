@@ -5,7 +5,7 @@ what a look costs, is the recorder's; what each number means is in `registry.py`
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -118,7 +118,7 @@ class Measurements:
             [AddressRow(address=a, layer=layer, head=head, kind="pattern") for a, layer, head in patterns]
         )
 
-    def matrices(self, step: int, names: Sequence[str], reading: MatrixReading, unclip: float = 1.0) -> None:
+    def matrices(self, step: int, names: Collection[str], reading: MatrixReading, unclip: float = 1.0) -> None:
         """Measures `names` of every entry and every head; `unclip` undoes the clipping of gradients."""
         debias = self.moments.debias([entry.address for entry in self.entries])
         head_debias = np.repeat(debias, [entry.n_heads for entry in self.entries])
@@ -362,10 +362,10 @@ class Measurements:
         known = [self._head_ids.get(self._named[c.left].address) for c in circuits]
         return np.array([-1 if ids is None else ids[c.left_piece] for ids, c in zip(known, circuits, strict=True)])
 
-    def _add_known(self, step: int, names: Sequence[str], ids: np.ndarray, values: np.ndarray) -> None:
+    def _add_known(self, step: int, names: Collection[str], ids: np.ndarray, values: np.ndarray) -> None:
         self._add(step, names, ids[ids >= 0].tolist(), values[None, ids >= 0])
 
-    def _add(self, step: int, names: Sequence[str], ids: Sequence[int], values: np.ndarray) -> None:
+    def _add(self, step: int, names: Collection[str], ids: Sequence[int], values: np.ndarray) -> None:
         if len(ids):
             self.store.add_block(step, [self._measures[name] for name in names], ids, values, arm=self.arm)
             self.n_numbers += values.size

@@ -189,7 +189,7 @@ class Probe:
     @property
     def measures(self) -> tuple[str, ...]:
         """The names of what `read` gives."""
-        return (*STATISTICS, INDUCTION) if self.repeated is not None else STATISTICS
+        return (*STATISTICS, INDUCTION) if self.repeated is not None else tuple(STATISTICS)
 
     @torch.no_grad()
     def read(self, model: nn.Module, *, by_window: bool = False) -> np.ndarray:

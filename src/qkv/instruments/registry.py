@@ -3,10 +3,13 @@
 A new measure is one module in `measures/`, with its entry in a tuple `MEASURES`, and one line in `MODULES`.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from typing import TypeVar, cast
 
 from qkv.errors import ConfigError, unknown
+from qkv.extensions import Registry, instance_of
 from qkv.instruments.measures.measure import Measure, Property
 
 MODULES = (
@@ -20,28 +23,66 @@ MODULES = (
 )
 """Modules of `measures/`, in the order in which their measures are recorded."""
 
-MEASURES: Mapping[str, Measure] = {
-    item.name: item for module in MODULES for item in import_module(f"qkv.instruments.measures.{module}").MEASURES
-}
-"""Every measure by name, in the order in which they are recorded."""
+MEASURES: Registry[Measure] = Registry(
+    "measures",
+    {item.name: item for module in MODULES for item in import_module(f"qkv.instruments.measures.{module}").MEASURES},
+    instance_of(Measure),
+)
+"""Every measure by name, in the order in which they are recorded; those that other packages add come last."""
 
-OF_MATRIX = {name: item.of_matrix for name, item in MEASURES.items() if item.of_matrix is not None}
-LIGHT = tuple(OF_MATRIX)
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class _Functions(Mapping[str, F]):
+    """Measure -> its function of one kind of thing, of each that has one; other packages are asked when it is read."""
+
+    def __init__(self, kind: Callable[[Measure], F | None]) -> None:
+        self._kind = kind
+
+    def _all(self) -> dict[str, F]:
+        of_all = {name: of for name, item in MEASURES.items() if (of := self._kind(item)) is not None}
+        return {name: of if name in MEASURES.built_in else _guarded(name, of) for name, of in of_all.items()}
+
+    def __getitem__(self, name: str) -> F:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+def _guarded(name: str, of: F) -> F:
+    """A function of another package, which is named where it fails."""
+
+    @functools.wraps(of)
+    def guarded(*given: object) -> object:
+        try:
+            return of(*given)
+        except Exception as error:
+            raise MEASURES.failed(name, error) from error
+
+    return cast(F, guarded)
+
+
+OF_MATRIX = _Functions(lambda item: item.of_matrix)
+LIGHT = OF_MATRIX
 """Taken of every catalogue entry and every head around an update."""
 
-AT_REST = tuple(name for name in LIGHT if MEASURES[name].at_rest)
+AT_REST = _Functions(lambda item: item.of_matrix if item.at_rest else None)
 """Those that need no update."""
 
-OF_CIRCUIT = {name: item.of_circuit for name, item in MEASURES.items() if item.of_circuit is not None}
-CIRCUIT = tuple(OF_CIRCUIT)
+OF_CIRCUIT = _Functions(lambda item: item.of_circuit)
+CIRCUIT = OF_CIRCUIT
 """Taken of the circuits QK and OV; `symmetric_share` of QK only."""
 
-OF_SPECTRUM = {name: item.of_spectrum for name, item in MEASURES.items() if item.of_spectrum is not None}
-SPECTRAL = tuple(OF_SPECTRUM)
+OF_SPECTRUM = _Functions(lambda item: item.of_spectrum)
+SPECTRAL = OF_SPECTRUM
 """Taken of every matrix, head and circuit."""
 
-OF_ATTENTION = {name: item.of_attention for name, item in MEASURES.items() if item.of_attention is not None}
-STATISTICS = tuple(OF_ATTENTION)
+OF_ATTENTION = _Functions(lambda item: item.of_attention)
+STATISTICS = OF_ATTENTION
 """Taken of what every head attends to on the probe."""
 
 ANGLES = ("angle_to_k", "angle_to_q")

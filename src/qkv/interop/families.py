@@ -9,6 +9,7 @@ are copied as they are; only weights in Meta's original Llama format pair neighb
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from qkv.extensions import Registry, instance_of
 from qkv.interop.decoders import BIASED, DECODERS, GATED, SILU, decoder, sizes, tensors
 from qkv.interop.encoders import ENCODERS, POOLER
 from qkv.interop.family import ACTS, PLAIN, TABLE, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
@@ -380,16 +381,23 @@ T5 = Family(
 )
 
 
-FAMILIES: Mapping[str, Family] = {
-    family.name: family
-    for family in (GPT2, LLAMA, QWEN3, QWEN2, MISTRAL, NEOX, *ENCODERS, VIT, MARIAN, BART, MBART, T5, *DECODERS)
-}
-"""Name -> family; for export the first that fits is taken."""
+FAMILIES: Registry[Family] = Registry(
+    "families",
+    {
+        family.name: family
+        for family in (GPT2, LLAMA, QWEN3, QWEN2, MISTRAL, NEOX, *ENCODERS, VIT, MARIAN, BART, MBART, T5, *DECODERS)
+    },
+    instance_of(Family),
+)
+"""Name -> family, those that other packages add behind ours; for export the first that fits is taken."""
 
 
 def families_of(model_type: object) -> list[Family]:
     """The families of a `model_type`, the one of its usual class first; none where it is not read."""
-    return [family for family in FAMILIES.values() if family.model_type == model_type]
+    for known in (FAMILIES.built_in, FAMILIES):  # other packages are asked where no family of ours is meant
+        if found := [family for family in known.values() if family.model_type == model_type]:
+            return found
+    return []
 
 
 # What is not read

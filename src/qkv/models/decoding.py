@@ -24,7 +24,7 @@ from qkv.kernels.decoding import serves as compiled_serves
 from qkv.models.attention import MultiHeadAttention
 from qkv.models.blocks import ACTIVATIONS, Block
 from qkv.models.norms import LayerNorm, RMSNorm
-from qkv.models.zoo import LanguageModel
+from qkv.models.zoo import MODELS, LanguageModel
 from qkv.shapes import Float, Int
 
 _LINE = 16
@@ -44,6 +44,7 @@ def serves(model: LanguageModel) -> bool:
     return bool(
         sizes.n_layers
         and (layout.positions != "rotary" or turns <= MOST_TURNS)
+        and type(model) in MODELS.values()
         and model.causal
         and not model.cross
         and layout.mixer == "attention"

@@ -382,6 +382,9 @@ class ModelConfig:
     """Names of the classes that a classifier tells apart, in the order of its outputs; empty for other models."""
     patches: Patches | None = None
     """How images are cut; None for a model of text."""
+    code: str = ""
+    """A class of your own that is built instead, as `module:Class`: a subclass of the class that `kind` names; typed as
+    model.kind too."""
 
     def __post_init__(self) -> None:
         _check_words(self)

@@ -5,16 +5,20 @@ models add logits at every position, classifiers one answer to the mean of a tex
 `build` makes one from a configuration; every parameter starts by (seed, address).
 """
 
+import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError
+from qkv.extensions import load
 from qkv.kernels.blocks import Drop
 from qkv.kernels.cache import Cache, KVCache, StateCache
 from qkv.models.activations import Hook, Stops, activation_names, recorder, replacer, stopper
+from qkv.models.attention import MultiHeadAttention
 from qkv.models.blocks import Block
 from qkv.models.embedding import ClassHead, Embedding, Head, PatchEmbedding, capped, pool
 from qkv.models.layout import ADDED, Layout, ModelConfig, Sizes, check, check_cross
@@ -522,6 +526,25 @@ def stacks_of(model: nn.Module) -> list[BlockStack]:
     return [module for module in model.modules() if isinstance(module, BlockStack)]
 
 
+def model_class(config: ModelConfig) -> type[Model]:
+    """The class of a configuration, that of one's own where it names one.
+
+    Raises ConfigError where that is not there, or is no subclass of the class that is built otherwise.
+    """
+    base = MODELS[config.kind]
+    if not config.code:
+        return base
+    found = load(config.code, "model.kind")
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(f"model.kind is {config.code!r}, which is not a subclass of qkv.models.{config.kind}")
+    if [*inspect.signature(found).parameters][:2] != ["config", "seed"]:
+        raise ConfigError(
+            f"model.kind is {config.code!r}, whose constructor is {found.__name__}{inspect.signature(found)}; expected"
+            " (config, *, seed), as that of the class that it extends"
+        )
+    return found
+
+
 def build(config: ModelConfig, seed: int, *, materialise: bool = True) -> Model:
     """The model of a configuration, every parameter started by (seed, address), float32.
 
@@ -529,7 +552,9 @@ def build(config: ModelConfig, seed: int, *, materialise: bool = True) -> Model:
 
     Raises ConfigError for a configuration that cannot be built.
     """
-    if not materialise:
-        with torch.device("meta"):
-            return MODELS[config.kind](config, seed=None)
-    return MODELS[config.kind](config, seed=seed)
+    with nullcontext() if materialise else torch.device("meta"):
+        model = model_class(config)(config, seed=seed if materialise else None)
+    for module in model.modules() if config.code else ():
+        if isinstance(module, Block | MultiHeadAttention):  # fast paths would not call parts of one's own
+            module.by_formula = True
+    return model

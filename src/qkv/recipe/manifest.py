@@ -10,14 +10,30 @@ from importlib.metadata import version
 from pathlib import Path
 
 from qkv import __version__, native
+from qkv.extensions import hashes
 from qkv.folder.run_folder import RunFolder
 from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.models.zoo import model_class
 from qkv.recipe.config import RunConfig
-from qkv.tasks import Data, Evaluation, Task, Yardsticks
+from qkv.tasks import Data, Evaluation, Task, Yardsticks, find_task
 from qkv.telemetry import Store
+from qkv.training.optimizers import own_class
 from qkv.training.record import Outcome
 
 _LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors")
+
+
+def code_of(config: RunConfig) -> dict[str, str]:
+    """Code of one's own that a configuration names, as `module:name` -> sha256 of its file. Raises ConfigError."""
+    code: dict[str, object] = {}
+    if config.training.optimizer.is_own:
+        code[config.training.optimizer.kind] = own_class(config.training.optimizer.kind)
+    if config.model.code:
+        code[config.model.code] = model_class(config.model)
+    task = type(find_task(config.task))
+    if not task.__module__.startswith("qkv."):
+        code[f"{task.__module__}:{task.__qualname__}"] = task
+    return hashes(code)
 
 
 class BackgroundBaselines:

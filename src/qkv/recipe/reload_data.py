@@ -7,10 +7,12 @@ from pathlib import Path
 from qkv.data.config import DataConfig, whole_source
 from qkv.data.sources.source import columns_in
 from qkv.errors import ConfigError, RunFolderError, typed
+from qkv.extensions import check_same
 from qkv.folder.run_folder import RunFolder, read_json
 from qkv.folder.verified import check_file
 from qkv.recipe.config import RunConfig
 from qkv.recipe.imported import check_vocabulary
+from qkv.recipe.manifest import code_of
 from qkv.tasks import Data, find_task
 
 
@@ -75,11 +77,13 @@ def same_data(folder: RunFolder, config: RunConfig, corpus: Data) -> None:
     try:
         if why := folder.why_foreign(path):
             raise RunFolderError(f"{path} {why}; put the file itself there")
-        made = str(read_json(path)["sha256"])
+        facts = read_json(path)
+        made, code = str(facts["sha256"]), dict(facts.get("code", {}))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise RunFolderError(
             f"{folder.path} has no readable source.json; it cannot be told what it was trained on"
         ) from None
+    check_same(str(folder.path), code, code_of(config))
     if made != corpus.sha256:
         raise RunFolderError(
             f"the data of {folder.path} has changed, or is split otherwise by this version of qkv: it was trained on"

@@ -16,6 +16,7 @@ from qkv.config import field_paths, flat, override
 from qkv.data.config import DataConfig, ImageOptions, whole_source
 from qkv.data.corpus import Corpus
 from qkv.errors import ConfigError, RunFolderError, typed, unknown
+from qkv.extensions import spec_of
 from qkv.folder.run_folder import RunFolder
 from qkv.folder.verified import check_weights
 from qkv.instruments.schedule import LEVELS, WatchConfig, watch_word
@@ -40,6 +41,7 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.unused_settings import refuse_unused
 from qkv.tasks import Data, Task, find_task
 from qkv.training.config import TrainingConfig
+from qkv.training.optimizers import spelled
 from qkv.training.precision import Machine
 from qkv.training.precision import resolve as resolve_machine
 
@@ -131,7 +133,7 @@ class Request:
                 raise ConfigError(f"{name} is {value}; expected a number above 0")
         if self.on_spike is not None and self.on_spike not in ON_SPIKE:
             raise ConfigError(unknown("value of --on-spike", self.on_spike, ON_SPIKE))
-        object.__setattr__(self, "set", {name: _whole(name, value) for name, value in self.set.items()})
+        object.__setattr__(self, "set", dict(as_written(name, value) for name, value in self.set.items()))
         for name in self.set:
             matches = _paths_of(name)
             if len(matches) == 1 and matches[0] in OPTIONS:
@@ -218,7 +220,10 @@ def resolve(request: Request, cache: Path | None, data: Data | None = None) -> t
         ),
         machine=machine,
     )
-    given = {"machine.shard": request.shard, "on_spike": request.on_spike, "report": request.report}
+    given: dict[str, object] = {"machine.shard": request.shard, "on_spike": request.on_spike, "report": request.report}
+    asked = _settings_of(request, "training.schedule")
+    if asked.get("decay") == "cosine" and "decay_share" not in asked:
+        given["training.schedule.decay_share"] = 1.0
     config = override(config, dict(request.set) | {name: value for name, value in given.items() if value is not None})
     _check_model(config.model, model, task.model_sizes(data), goes_on=parent is not None)
     config = dataclasses.replace(config, model=config.model.resolved())
@@ -335,11 +340,17 @@ def setting_named(name: str) -> str:
     return here if len(paths) == 1 and paths[0] not in {*OPTIONS, *BESIDE_SET.values()} else ""
 
 
-def _whole(name: str, value: object) -> object:
-    """A value of --set; a path as its option would write it down."""
-    whole = {"data.source": whole_source, "data.val": whole_source, "data.tokenizer": _absolute}
+def as_written(name: str, value: object) -> tuple[str, object]:
+    """A setting of --set; a path as its option would write it down, code of one's own as `module:name`."""
+    whole = {
+        "data.source": whole_source, "data.val": whole_source, "data.tokenizer": _absolute,
+        "training.optimizer.kind": spelled,
+    }  # fmt: skip
     paths = _paths_of(name)
-    return whole[paths[0]](str(value)) if len(paths) == 1 and paths[0] in whole else value
+    value = spec_of(value, name) if callable(value) else value
+    if paths == ["model.kind"] and ":" in str(value):
+        return "model.code", value
+    return name, whole[paths[0]](str(value)) if len(paths) == 1 and paths[0] in whole else value
 
 
 def _settings_of(request: Request, table: str) -> dict[str, object]:
@@ -433,7 +444,7 @@ def training_config(
 def _optimizer_kind(request: Request) -> str:
     """The kind of optimizer that was set; empty where none was, or none that there is."""
     kind = str(_settings_of(request, "training.optimizer").get("kind", ""))
-    return kind if kind in OTHER_OPTIMIZERS else ""
+    return kind if kind in OTHER_OPTIMIZERS or ":" in kind else ""
 
 
 @dataclass(frozen=True, kw_only=True)

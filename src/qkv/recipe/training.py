@@ -42,7 +42,7 @@ from qkv.recipe.build import Parts, assemble, check_machine, check_reached
 from qkv.recipe.config import RunConfig
 from qkv.recipe.interrupted import not_ours
 from qkv.recipe.load_model import load_weights
-from qkv.recipe.manifest import BackgroundBaselines, machine_facts, note_machine, summary
+from qkv.recipe.manifest import BackgroundBaselines, code_of, machine_facts, note_machine, summary
 from qkv.recipe.null import train_null
 from qkv.recipe.reload_data import kept_data, same_data
 from qkv.recipe.request import Request, resolve, same_run
@@ -144,7 +144,7 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
         with RunFolder.create(path) if ranks.is_first else RunFolder(path) as folder:
             if ranks.is_first:
                 folder.write("config.toml", dump_toml(to_dict(config)))
-                _write_data_facts(folder, corpus)
+                _write_data_facts(folder, corpus, config)
             _Session(parts=parts, folder=folder, listening=listening, cache=cache, ranks=ranks).run()
     return path
 
@@ -175,7 +175,7 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
             data = kept_data(folder, config) if begun else config.data
             corpus = find_task(config.task).load(data, cache=cache)
             if not begun:
-                _write_data_facts(folder, corpus)  # killed between its first files: nothing was trained yet
+                _write_data_facts(folder, corpus, config)  # killed between its first files: nothing was trained yet
             same_data(folder, config, corpus)
         config, corpus = _agreed(config, corpus, cache, ranks, data)
         found, damaged = checkpoints.latest_valid(folder)
@@ -294,6 +294,8 @@ def _assembled(config: RunConfig, corpus: Data, ranks: Ranks, resumed_at: int = 
     Raises ConfigError where they cannot be sharded as asked for, ChangeError where no gradient would reach a matrix.
     """
     shares = config.machine.shard and ranks.world > 1
+    if shares and config.training.optimizer.is_own:
+        raise ConfigError("--shard cannot share out the state of an optimizer of your own; leave --shard out")
     measures = ranks.is_first and config.watch != "off"
     parts = assemble(config, corpus, resumed_at=resumed_at, keeps_start=measures or not shares, shares=shares)
     if not resumed_at:
@@ -449,6 +451,7 @@ class _Session:
             | {"data": {"name": corpus.name, "sha256": corpus.sha256, "split": corpus.rule}}
             | {"receipt": corpus.receipt.as_json()}
             | {"parent": config.from_run, "summary": facts, "null": null}
+            | ({"code": code} if (code := code_of(config)) else {})
         )
 
     @property
@@ -653,9 +656,11 @@ def _without_native(machine: Machine) -> str:
     return f"\nPasses between products are torch's, which takes up to a third longer: {why}."
 
 
-def _write_data_facts(folder: RunFolder, corpus: Data) -> None:
-    """The tokenizer, and then what the data are known again by."""
+def _write_data_facts(folder: RunFolder, corpus: Data, config: RunConfig) -> None:
+    """The tokenizer, and then what the data, and code of one's own, are known again by."""
     if corpus.tokenizer is not None:
         for name, content in corpus.tokenizer.files().items():
             folder.write(name, content)
-    folder.write("source.json", json.dumps({"name": corpus.name, "sha256": corpus.sha256}) + "\n")
+    code = code_of(config)
+    facts: JsonObject = {"name": corpus.name, "sha256": corpus.sha256} | ({"code": code} if code else {})
+    folder.write("source.json", json.dumps(facts) + "\n")

@@ -15,6 +15,7 @@ from qkv.errors import ConfigError
 from qkv.instruments.schedule import KINDS
 from qkv.recipe.config import RunConfig
 from qkv.tasks import find_task
+from qkv.training.optimizers import settings_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,14 @@ def _moves_by_pixels(config: RunConfig) -> bool:
     images, patches = config.data.images, config.model.patches
     assert images is not None and patches is not None
     return round(images.shift * max(patches.height, patches.width)) > 0
+
+
+def _takes(config: RunConfig, name: str) -> bool:
+    """Whether an optimizer of one's own takes a setting, as far as its class can be found."""
+    try:
+        return not config.training.optimizer.is_own or name in settings_of(config.training.optimizer.kind)
+    except ConfigError:
+        return True
 
 
 def _looks(config: RunConfig) -> bool:
@@ -197,6 +206,14 @@ UNUSED = (
         when=lambda c: c.training.optimizer.kind == "muon" and not _attends(c) and c.model.layout.mlp == "none",
         why="mixer={model.layout.mixer} and mlp=none: Muon moves the matrices of attention and MLP, and AdamW the rest",
         instead="set lr",
+    ),
+    *(
+        Unused(
+            settings=(f"training.optimizer.{name}",),
+            when=lambda c, name=name: not _takes(c, name),
+            why="optimizer.kind={training.optimizer.kind}, whose constructor does not take it",
+        )
+        for name in ("beta1", "beta2", "eps", "weight_decay", "momentum")
     ),
     Unused(
         settings=("training.schedule.most_steps",),

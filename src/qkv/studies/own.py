@@ -19,17 +19,21 @@ from qkv.config import flat, load_toml, whole_path
 from qkv.data.config import whole_source
 from qkv.data.corpus import Corpus
 from qkv.errors import ConfigError, UserError, missing_file, several, unknown
+from qkv.extensions import hashes, look_in
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.laws import PASSES
 from qkv.recipe import RunConfig, assemble
 from qkv.recipe.build import check_reached
-from qkv.recipe.request import OPTIONS, Request, resolve
+from qkv.recipe.manifest import code_of
+from qkv.recipe.request import OPTIONS, Request, as_written, resolve
+from qkv.studies.designed import Design as Designed
 from qkv.studies.engine.assembly import config_of, software
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text, Trial
 from qkv.studies.engine.estimate import Estimate, estimate
 from qkv.studies.engine.store import folder_of
 from qkv.studies.engine.training import run_trial
 from qkv.studies.expectation import Expected
+from qkv.studies.probes.registry import is_metric, metric
 from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.verdict.judging import ON_THE_WAY
 from qkv.studies.verdict.sentences import expected_words
@@ -68,7 +72,7 @@ _KEYS = {
 }  # fmt: skip
 _ARM_KEYS = {"what": "text", "set": "a table", "changes": "a list"}
 _EFFECT_KEYS = {
-    "name": "text", "what": "text", "of": "text", "between": "a list", "margin": "a number",
+    "name": "text", "what": "text", "of": "text", "between": "a list", "margin": "a number", "unit": "text",
     "expected": "a table such as { above = 0.0 }",
 }  # fmt: skip
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
@@ -103,10 +107,14 @@ class _Effect:
     of: str
     between: tuple[str, str]
     margin: float
+    unit: str
+    """Of a function of one's own."""
     expected: Expected | None
 
     @property
     def probe_and_unit(self) -> tuple[str, str]:
+        if is_metric(self.of):
+            return self.of, self.unit or "units"
         return QUANTITIES.get(self.of) or QUANTITIES[_kind_of(self.of)]
 
 
@@ -222,6 +230,7 @@ class Own:
             tune="none" if any(rate in arm.settings for rate in _RATES) else "own",
             probes=tuple(sorted(probes - {""})),
             settings=(("preset", config.preset),),
+            code=tuple(sorted((code_of(config) | hashes({p: metric(p) for p in probes if is_metric(p)})).items())),
         )
         trial = Trial(
             arm=made, text=self.text, scale=dataclasses.replace(scale, **dict(made.sizes)), source=self.source,
@@ -331,46 +340,59 @@ def is_own(name: str) -> bool:
     return name.endswith(".toml")
 
 
+def of_design(design: Designed) -> Own:
+    """The study that a `Design` describes. Raises as `read`."""
+    path = Path(design.title)
+    with _located(path):
+        return _read(path, design.table())
+
+
 def read(path: Path) -> Own:
-    """The study that a file describes.
+    """The study that a file describes, whose own modules may lie beside it.
 
     Raises ConfigError or SourceError that names the file and the key: one that is missing, unknown or of another type,
     a setting that there is not, an arm that is not there, an arm that nothing reads.
     """
     if not path.is_file():
         raise missing_file(path, "file", "one with a question, a source, arms and effects")
+    look_in(path.parent)
     with _located(path):
-        table = _table(load_toml(path), "", _KEYS, ("question", "source", "arms", "effects"))
-        budget = _table(table.get("budget", {}), "budget", {"minutes": "a number"}, ())
-        for name, value in {"steps": table.get("steps", 1), "seeds": table.get("seeds", 2), **budget}.items():
-            least = 2 if name == "seeds" else 0
-            if not (value >= least and 0 < value < math.inf):
-                raise ConfigError(f"{name} is {value}; expected {f'at least {least}' if least else 'a number above 0'}")
-        task = table.get("task", "causal")
-        for what, value, known in (("task", task, _TASKS), ("tokenizer", table.get("tokenizer", "char"), KINDS)):
-            if value not in known:
-                raise ConfigError(unknown(what, value, known))
-        base = _base(table.get("base", {}))
-        arms = tuple(_read_arm(name, value, base) for name, value in table["arms"].items())
-        effects = tuple(_read_effect(value, i, arms) for i, value in enumerate(table["effects"], start=1))
-        _check(arms, effects, table)
-        return Own(
-            path=path,
-            asks=table["question"],
-            source=_source(path, table["source"]),
-            minutes=float(budget.get("minutes", 0.0)),
-            steps=table.get("steps", 0),
-            seeds=table.get("seeds"),
-            task=task,
-            text=Text(
-                tokenizer=table.get("tokenizer", find_task(task).tokenizer),
-                vocab=table.get("vocab", 0),
-                settings=(("specials", task == "masked"),),
-            ),
-            base=base,
-            arms=arms,
-            effects=effects,
-        )
+        return _read(path, load_toml(path))
+
+
+def _read(path: Path, given: JsonObject) -> Own:
+    """The study that a table describes; `path` names it, and is where its source may lie."""
+    table = _table(given, "", _KEYS, ("question", "source", "arms", "effects"))
+    budget = _table(table.get("budget", {}), "budget", {"minutes": "a number"}, ())
+    for name, value in {"steps": table.get("steps", 1), "seeds": table.get("seeds", 2), **budget}.items():
+        least = 2 if name == "seeds" else 0
+        if not (value >= least and 0 < value < math.inf):
+            raise ConfigError(f"{name} is {value}; expected {f'at least {least}' if least else 'a number above 0'}")
+    task = table.get("task", "causal")
+    for what, value, known in (("task", task, _TASKS), ("tokenizer", table.get("tokenizer", "char"), KINDS)):
+        if value not in known:
+            raise ConfigError(unknown(what, value, known))
+    base = _base(table.get("base", {}))
+    arms = tuple(_read_arm(name, value, base) for name, value in table["arms"].items())
+    effects = tuple(_read_effect(value, i, arms) for i, value in enumerate(table["effects"], start=1))
+    _check(arms, effects, table)
+    return Own(
+        path=path,
+        asks=table["question"],
+        source=_source(path, table["source"]),
+        minutes=float(budget.get("minutes", 0.0)),
+        steps=table.get("steps", 0),
+        seeds=table.get("seeds"),
+        task=task,
+        text=Text(
+            tokenizer=table.get("tokenizer", find_task(task).tokenizer),
+            vocab=table.get("vocab", 0),
+            settings=(("specials", task == "masked"),),
+        ),
+        base=base,
+        arms=arms,
+        effects=effects,
+    )
 
 
 def _source(path: Path, source: str) -> str:
@@ -407,9 +429,15 @@ def _read_arm(name: str, value: object, base: _Arm) -> _Arm:
     where = f"arms.{name}"
     table = _table(value, where, _ARM_KEYS, ())
     own, changes = _settings(table.get("set", {}), f"{where}.set"), _changes(table.get("changes", []), where)
-    does = [f"{path.rpartition('.')[2]} {_written(value)}" for path, value in own.items()]
+    does = [f"{_called(path)} {_written(value)}" for path, value in own.items()]
     what = table.get("what") or "; ".join([*does, *changes]) or "as the base"
     return _Arm(name=name, what=what, settings={**base.settings, **own}, changes=(*base.changes, *changes))
+
+
+def _called(path: str) -> str:
+    """The last part of a setting's name; of what is of a kind, the one before."""
+    *above, last = path.split(".")
+    return above[-1] if last in ("kind", "code") else last
 
 
 def _written(value: object) -> str:
@@ -426,7 +454,7 @@ def _changes(given: list[str], where: str) -> tuple[str, ...]:
 def _settings(given: JsonMapping, where: str) -> JsonObject:
     """Settings by whole path, of tables inside tables too. Raises ConfigError for one that arms cannot have."""
     found: JsonObject = {}
-    for name, value in _leaves(given):
+    for name, value in (as_written(*leaf) for leaf in _leaves(given)):
         try:
             path = name if name == "preset" else whole_path(RunConfig, name)
         except ConfigError as error:
@@ -462,8 +490,13 @@ def _read_effect(value: object, number: int, arms: Sequence[_Arm]) -> _Effect:
     for arm in between:
         if arm not in names:
             raise ConfigError(f"{where}.between: {unknown('arm', arm, names)}")
-    if table["of"] not in QUANTITIES and _kind_of(table["of"]) not in _OF_ONE:
+    if is_metric(table["of"]):
+        with _located(Path(where)):
+            metric(table["of"])
+    elif table["of"] not in QUANTITIES and _kind_of(table["of"]) not in _OF_ONE:
         raise ConfigError(f"{where}: {unknown('of', table['of'], QUANTITIES)}")
+    elif "unit" in table:
+        raise ConfigError(f"{where}.unit is for a function of your own; {table['of']} has its own, so leave it out")
     if not 0 < table["margin"] < math.inf:
         raise ConfigError(f"{where}.margin is {table['margin']}; expected a number above 0")
     return _Effect(
@@ -472,6 +505,7 @@ def _read_effect(value: object, number: int, arms: Sequence[_Arm]) -> _Effect:
         of=table["of"],
         between=(between[0], between[1]),
         margin=float(table["margin"]),
+        unit=table.get("unit", ""),
         expected=Expected.read(table["expected"], table["name"]) if "expected" in table else None,
     )
 

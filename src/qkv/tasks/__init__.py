@@ -4,7 +4,10 @@ A new task is one new module with a class that keeps the protocol `Task` (most o
 `TASKS`, and the module of its data.
 """
 
+from typing import cast
+
 from qkv.errors import ConfigError, unknown
+from qkv.extensions import Registry
 from qkv.tasks.batch import Batch
 from qkv.tasks.causal import Causal
 from qkv.tasks.classify import Classify
@@ -54,7 +57,17 @@ __all__ = [
     "validation_loss",
 ]
 
-TASKS: dict[str, Task] = {task.name: task for task in (Causal(), Masked(), Classify(), Image(), Translate())}
+
+def _task(name: str, thing: object) -> Task:
+    """What another package adds, where it is a task of that name. Raises ConfigError."""
+    made = thing() if isinstance(thing, type) else thing
+    if getattr(made, "name", "") != name or not callable(getattr(made, "train_batch", None)):
+        raise ConfigError(f"it is {made!r:.60}; expected a subclass of a task in qkv.tasks whose name is {name!r}")
+    return cast(Task, made)
+
+
+TASKS = Registry("tasks", {task.name: task for task in (Causal(), Masked(), Classify(), Image(), Translate())}, _task)
+"""By name: those of qkv, and those that other packages add."""
 
 
 def find_task(name: str) -> Task:

@@ -6,8 +6,10 @@ Laws that turn a corpus and a machine into these numbers live in `presets` and `
 from dataclasses import dataclass, field
 from typing import Literal
 
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, unknown
 
+KINDS = ("muon", "adamw", "sgd")
+"""Of optimizers that are built in."""
 MOST_TEACHERS = 100
 """Of a training: their weights are all held while it learns from them."""
 
@@ -21,9 +23,9 @@ def _require(ok: bool, name: str, value: object, expected: str) -> None:
 class OptimizerConfig:
     """How gradients become updates. Raises ConfigError for a value out of range."""
 
-    kind: Literal["muon", "adamw", "sgd"] = "muon"
-    """Muon for hidden matrices with AdamW for the rest, AdamW for all, or SGD for all. Another kind than the preset's
-    comes with settings of its own for all that follow."""
+    kind: str = "muon"
+    """muon: Muon for hidden matrices with AdamW for the rest; adamw or sgd: AdamW or SGD for all; or `module:Class`, an
+    optimizer of your own. Another kind than the preset's comes with settings of its own for all that follow."""
     lr: float = 3e-3
     """Peak learning rate of AdamW or SGD; under Muon that of everything but the hidden matrices."""
     muon_lr: float = 0.02
@@ -43,7 +45,15 @@ class OptimizerConfig:
     clip: float = 1.0
     """Largest global norm of the gradient, scaled down beyond it; 0 is off."""
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a class of one's own (`training.optimizers`)."""
+        return ":" in self.kind
+
     def __post_init__(self) -> None:
+        if not self.is_own and self.kind not in KINDS:
+            said = unknown("value for training.optimizer.kind", self.kind, KINDS)
+            raise ConfigError(f"{said} An optimizer of your own is module:Class")
         for name in ("lr", "muon_lr", "embed_factor", "eps"):
             value = getattr(self, name)
             _require(0 < value < float("inf"), f"optimizer.{name}", value, "a number above 0")
@@ -57,7 +67,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """How the rate moves: linear warm-up, plateau, linear decay. Raises ConfigError for a value out of range."""
+    """How the rate moves: linear warm-up, plateau, decay. Raises ConfigError for a value out of range."""
 
     steps: int = 0
     """The horizon in updates; 0 means that the loop measures one from `minutes`."""
@@ -65,6 +75,9 @@ class ScheduleConfig:
     """The largest horizon that the loop may measure: more updates would only learn the data by heart; 0 is no limit."""
     warmup_steps: int = 0
     """Updates over which the rate climbs linearly to its peak."""
+    decay: Literal["linear", "cosine"] = "linear"
+    """How the rate falls to the floor: on a line, or as half a cosine (Loshchilov and Hutter 2017, arXiv 1608.03983),
+    which begins where the warm-up ends unless a `decay_share` is set."""
     decay_share: float = 0.4
     """The last share of the horizon, over which the rate falls linearly to the floor; 1 decays from the start."""
     floor: float = 0.0

@@ -61,6 +61,7 @@ def _weights(setup: TrainingSetup, loss: Loss) -> Weights:
         return Shards(*parts, setup.config.optimizer)
     # An update is one batch, and whatever a change does in it is heard by a recording.
     is_recordable = setup.config.accumulate == 1 and (setup.constraint is None or machine.device == "cpu")
+    is_recordable = is_recordable and not setup.model.config.code  # what Python does there is not known
     if machine.captures and ranks.world == 1 and is_recordable:
         return captured(machine)(*parts)
     return Weights(*parts)

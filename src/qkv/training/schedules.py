@@ -1,5 +1,5 @@
-"""The learning rate's factor as a pure function of the step: linear warm-up, plateau, linear decay; and `Pace`, which
-makes its horizon from wall time.
+"""The learning rate's factor as a pure function of the step: linear warm-up, plateau, decay (or warm-up and half a
+cosine); and `Pace`, which makes its horizon from wall time.
 
 The trapezoid of Zhai et al. 2022 ("Scaling vision transformers", arXiv 2106.04560) and Hu et al. 2024 (MiniCPM, arXiv
 2404.06395): until the decay begins nothing depends on the horizon, so a horizon that is measured may still move. Beyond
@@ -15,6 +15,7 @@ step where that is seen, which the state keeps (`decays_from`). From then on onl
 early.
 """
 
+import math
 from collections.abc import Callable
 
 from qkv.training.checkpoint import TrainingState
@@ -39,7 +40,8 @@ _MARGIN = 0.98
 
 def decay_start(horizon: int, schedule: ScheduleConfig) -> int:
     """The first step (0..horizon) whose update is made with less than the full rate."""
-    return horizon - int(schedule.decay_share * horizon)
+    start = horizon - int(schedule.decay_share * horizon)
+    return max(start, min(schedule.warmup_steps, horizon)) if schedule.decay == "cosine" else start
 
 
 def decay_end(step: int, horizon: int) -> int:
@@ -54,9 +56,10 @@ def lr_scale(step: int, schedule: ScheduleConfig, horizon: int = 0, decays_from:
     """The factor, above 0 and at most 1, of the update that leads from `step` to `step + 1`.
 
     (step + 1) / (warmup_steps + 1) while warming up; from `decay_start` on a line from 1 down to `floor`, which it
-    would reach at the horizon; beyond that on lines from two fifths to each `decay_end`. Where both apply the smaller
-    counts. `horizon` 0 takes `schedule.steps`; where that is 0 as well (not yet measured) there is no decay. A decay
-    that the clock settled late begins at `decays_from`.
+    would reach at the horizon; beyond that on lines from two fifths to each `decay_end`. Under a cosine the share p of
+    such a line that is behind becomes (1 - cos(pi p)) / 2. Where both apply the smaller counts. `horizon` 0 takes
+    `schedule.steps`; where that is 0 as well (not yet measured) there is no decay. A decay that the clock settled late
+    begins at `decays_from`.
     """
     horizon = horizon or schedule.steps
     warming = min(1.0, (step + 1) / (schedule.warmup_steps + 1))
@@ -67,6 +70,8 @@ def lr_scale(step: int, schedule: ScheduleConfig, horizon: int = 0, decays_from:
     if step < start:
         return warming
     left = (end - step) / (end - start + 1)
+    if schedule.decay == "cosine":
+        left = (1.0 + math.cos(math.pi * (1.0 - left))) / 2
     return min(warming, schedule.floor + (1.0 - schedule.floor) * left)
 
 

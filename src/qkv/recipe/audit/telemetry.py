@@ -262,5 +262,5 @@ class _Weights:
         values = factors.singular_values().numpy()
         if measure == "norm":
             return math.sqrt(float((values**2).sum()))
-        number = float(measures.spectrum_summary(values)[SPECTRAL.index(measure)])
+        number = float(measures.spectrum_summary(values)[[*SPECTRAL].index(measure)])
         return number if math.isfinite(number) else None

@@ -159,6 +159,8 @@ class Arm:
     settings: Pairs = ()
     """`preset` where it is not the textbook's, and settings by whole path, as in config.toml, over all of the above.
     One of `training.optimizer.lr` is the rate that the others, such as `muon_lr`, go with: tuned, they move with it."""
+    code: tuple[tuple[str, str], ...] = ()
+    """Code of one's own that it trains or is measured with: `module:name` and the sha256 of its file."""
 
     def content(self) -> JsonObject:
         """All that decides the outcome: everything but its name and words."""
@@ -213,7 +215,7 @@ class Contrast:
         return tuple(dict.fromkeys(arm for _, arm, _ in self.terms))
 
 
-_LATER = ("d_head", "d_mlp", "before", "needs", "settings")
+_LATER = ("d_head", "d_mlp", "before", "needs", "settings", "code")
 _JUDGED = ("constant", "beside")
 
 

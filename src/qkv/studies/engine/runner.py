@@ -6,6 +6,7 @@ missing, so a study may be killed at any moment and is never worse off than one 
 """
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,16 +17,18 @@ from qkv.data.config import whole_source
 from qkv.errors import ConfigError, Interrupted
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import baselines_of
+from qkv.studies.designed import STUDIES
+from qkv.studies.designed import Design as Designed
 from qkv.studies.engine.cluster import Cluster, is_cluster
 from qkv.studies.engine.design import Design
 from qkv.studies.engine.estimate import Estimate, estimate
 from qkv.studies.engine.store import StudyFolder, folder_of, folders_beside, full_answer, loss_of, read_rows, unlike
 from qkv.studies.engine.tuning import Job, expected_runs, known_keys, pending
 from qkv.studies.engine.workers import Workers, places
-from qkv.studies.own import Own, is_own
+from qkv.studies.own import Own, is_own, of_design
 from qkv.studies.own import read as read_own
 from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
-from qkv.studies.questions import find
+from qkv.studies.questions import find, questions
 from qkv.studies.quick import as_begun, first_words, power_words, sized
 from qkv.studies.verdict.judging import findings
 from qkv.studies.verdict.sentences import verdict_file
@@ -64,7 +67,7 @@ class Told:
 
 
 def run_study(
-    name: str,
+    name: str | Designed,
     source: str = "",
     *,
     seeds: int | None = None,
@@ -87,8 +90,11 @@ def run_study(
     """
     told = told or Told()
     started = told.started or time.monotonic()
-    own = _own(name, source, quick, margin, minutes) if is_own(name) else None
-    question = own.question if own else find(name)
+    own = own_study(name, source, quick=quick, margin=margin)
+    if own and not (minutes or own.minutes):
+        how = "write budget = { minutes = 60 }, or type --minutes 60" if isinstance(name, str) else "give minutes=60"
+        raise ConfigError(f"{own.path}: budget is missing; {how}")
+    question = own.question if own else find(str(name))
     scipy()  # without it there is no verdict, however long was trained
     if workers < 1:
         raise ConfigError(f"workers is {workers}; expected at least 1")
@@ -113,15 +119,24 @@ def run_study(
             return _conclude(question, design, ask, folder, budget, baselines)
 
 
-def _own(name: str, source: str, quick: bool, margin: float | None, minutes: float | None) -> Own:
-    """A study of one's own. Raises ConfigError for options that its file gives, or that it has not."""
-    own = read_own(Path(name))
+def own_study(
+    name: str | Designed, source: str = "", *, quick: bool = False, margin: float | None = None
+) -> Own | None:
+    """A study of one's own, or of another package; None for a question that is built in.
+
+    Raises ConfigError for options that it gives itself, or that it has not.
+    """
+    if isinstance(name, str) and name not in questions() and name in STUDIES:
+        name, source = dataclasses.replace(STUDIES[name], name=name, source=source or STUDIES[name].source), ""
+    if isinstance(name, str) and not is_own(name):
+        return None
+    design = name if isinstance(name, Designed) else None
+    own = of_design(design) if design else read_own(Path(str(name)))
+    name = str(own.path)
     for option, given in (("SOURCE", source), ("--margin", margin), ("--quick", quick)):
         if given:
             how = "type --minutes for less time" if option == "--quick" else "change it there"
             raise ConfigError(f"{name} says what is trained on and judged, so leave {option} out; {how}")
-    if not (minutes or own.minutes):
-        raise ConfigError(f"{name}: budget is missing; write budget = {{ minutes = 60 }}, or type --minutes 60")
     return own
 
 

@@ -19,8 +19,10 @@ from torch import Tensor
 from qkv.data.corpus import joined_hash
 from qkv.data.examples import Examples
 from qkv.errors import ConfigError, NonFiniteError, RunError, SourceError
+from qkv.extensions import check_same, hashes
 from qkv.jsontypes import JsonObject
 from qkv.recipe import Parts, take_body
+from qkv.recipe.manifest import code_of
 from qkv.studies.engine.assembly import MACHINE, MADE_TASKS, parts_of
 from qkv.studies.engine.contrastive import train_contrastive
 from qkv.studies.engine.design import Arm, Scale, Trial
@@ -28,7 +30,7 @@ from qkv.studies.engine.nested import inner_study
 from qkv.studies.engine.reparametrized import MappedRows
 from qkv.studies.engine.training_log import Finished, Trained
 from qkv.studies.probes.onsets import Onsets
-from qkv.studies.probes.registry import OF_THE_LOSS, PROBES
+from qkv.studies.probes.registry import OF_THE_LOSS, PROBES, is_metric, measured, metric
 from qkv.studies.probes.shared import shared
 from qkv.studies.probes.watchers import Ledger, Way
 from qkv.studies.synthetic import streams
@@ -72,6 +74,8 @@ def run_trial(trial: Trial, cache: Path | None) -> JsonObject:
             f" {corpus.sha256[:16]}...; bring the old text back, or begin the study anew with the new one"
         )
     parts = parts_of(trial, corpus)
+    if trial.arm.code:
+        check_same(f"the arm {trial.arm.name!r}", dict(trial.arm.code), _code(trial, parts))
     watched = {name: WATCHERS[name]() for name in trial.arm.probes if name in WATCHERS}
     n_answers = len(parts.config.model.classes) or parts.config.model.sizes.d_vocab
     worst = math.log(n_answers)
@@ -91,7 +95,7 @@ def run_trial(trial: Trial, cache: Path | None) -> JsonObject:
             finished = Finished(trial=trial, parts=parts, loss=loss, watched=watched)
             row["measures"] |= trained.measures
             for name in trial.arm.probes:
-                row["measures"] |= PROBES[name](finished)
+                row["measures"] |= measured(name, finished)
     except NonFiniteError:
         row |= {"diverged": True, "loss": worst, "best_loss": worst, "best_step": 0, "curve": [], "steps": 0}
         blind = Finished(trial=trial, parts=parts, loss=worst)
@@ -105,6 +109,11 @@ def run_trial(trial: Trial, cache: Path | None) -> JsonObject:
     finally:
         parts.plan.at_end()
     return row | {"seconds": round(time.perf_counter() - began, 3)}
+
+
+def _code(trial: Trial, parts: Parts) -> dict[str, str]:
+    """Code of one's own that a trial uses, as it is now."""
+    return code_of(parts.config) | hashes({name: metric(name) for name in trial.arm.probes if is_metric(name)})
 
 
 def _unmoved(parts: Parts, frozen: set[str]) -> None:

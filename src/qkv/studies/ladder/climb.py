@@ -23,17 +23,16 @@ from qkv.data.config import whole_source
 from qkv.errors import ConfigError, SourceError
 from qkv.folder.run_folder import write_atomically
 from qkv.jsontypes import JsonObject
+from qkv.studies.designed import Design as Designed
 from qkv.studies.engine.cluster import is_cluster
 from qkv.studies.engine.design import Contrast, Design, canonical
-from qkv.studies.engine.runner import Told, train
+from qkv.studies.engine.runner import Told, own_study, train
 from qkv.studies.engine.store import StudyFolder, read_rows
 from qkv.studies.engine.workers import places
 from qkv.studies.ladder import plan
 from qkv.studies.ladder.plan import Cell, Make, Shape, Size, name_of
 from qkv.studies.ladder.result import result_of
 from qkv.studies.ladder.rungs import Climb
-from qkv.studies.own import is_own
-from qkv.studies.own import read as read_own
 from qkv.studies.question import FULL_MINUTES, Ask, Question
 from qkv.studies.questions import find
 from qkv.studies.verdict.judging import ON_THE_WAY
@@ -46,7 +45,7 @@ _HEAD = 32
 
 
 def run_ladder(
-    name: str,
+    name: str | Designed,
     source: str = "",
     *,
     seeds: int | None = None,
@@ -101,22 +100,23 @@ def run_ladder(
 
 
 def _asked(
-    name: str, source: str, seeds: int | None, minutes: float | None, margin: float | None, cache: Path | None
+    name: str | Designed,
+    source: str,
+    seeds: int | None,
+    minutes: float | None,
+    margin: float | None,
+    cache: Path | None,
 ) -> tuple[Question, Ask, Make, Contrast, float]:
     """What was asked for: a question, how it is asked, its designs by size and steps, its effect, and the minutes.
 
     Raises UserError as `run_ladder` does.
     """
-    own = read_own(Path(name)) if is_own(name) else None
-    if own and (source or margin):
-        raise ConfigError(
-            f"{name} says what is trained on and judged, so leave SOURCE and --margin out; change it there"
-        )
+    own = own_study(name, source, margin=margin)
     if seeds == 1:
         raise ConfigError(f"1 seed has no spread; expected --seeds 2 or more ({plan.SEEDS} is usual)")
     if margin is not None:
         expected_margin(margin)
-    question = own.question if own else find(name)
+    question = own.question if own else find(str(name))
     n = seeds or (own.seeds if own and own.seeds else plan.SEEDS)
     ask = Ask(source=own.source if own else whole_source(source), seeds=n, cache=cache)
     base = question.design(ask)

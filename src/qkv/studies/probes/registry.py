@@ -8,6 +8,7 @@ never compared across seeds: a drift is of one seed's matrix from its own start.
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from qkv.data.examples import Examples
 from qkv.data.images import ImageSet
+from qkv.errors import ConfigError, QkvError
+from qkv.extensions import load
 from qkv.inspection.token_rows import drifts, rank_correlation
 from qkv.inspection.what_moved import what_moved
 from qkv.instruments.gradients import gradient_path
@@ -319,6 +322,38 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "order": order,
 }
 """Name -> probe. A new probe is one function and one line here."""
+
+
+def is_metric(name: str) -> bool:
+    """Whether a probe is a function of one's own, `module:name`."""
+    return ":" in name
+
+
+def metric(spec: str) -> Callable[[Finished], float]:
+    """A function of one's own. Raises ConfigError where it is not there, or is no function."""
+    found = load(spec, "of")
+    if not callable(found) or isinstance(found, type):
+        raise ConfigError(f"of is {spec!r}, a {type(found).__name__}; expected a function of a finished training")
+    return cast("Callable[[Finished], float]", found)
+
+
+def measured(name: str, finished: Finished) -> dict[str, float]:
+    """What a probe gives. Raises ConfigError where a function of one's own fails, or gives no finite number."""
+    if not is_metric(name):
+        return PROBES[name](finished)
+    try:
+        value: object = metric(name)(finished)
+        number = float(value)  # type: ignore[arg-type]
+    except QkvError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        raise ConfigError(f"{name} fails on a finished training: {said}") from None
+    if not math.isfinite(number):
+        raise ConfigError(f"{name} gives {value!r:.60}; expected a finite number")
+    return {name: number}
+
+
 OF_THE_LOSS = ("bits", "told", "learned")
 """Those that read the loss and no weights: a training that diverged has them too."""
 OF_A_TEXT = ("contextual", "tokens named", "hidden tokens named", "relatedness", "relatedness of words", "ablation")

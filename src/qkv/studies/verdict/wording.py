@@ -49,7 +49,9 @@ def setting_words(design: Design, contrasts: Iterable[Contrast]) -> str:
     some = f" ({', '.join(told)})" if told else ""
     sizes = [dataclasses.replace(design.scale, **dict(arm.sizes)) for arm in arms]
     tokens = sorted({each.steps * each.batch_size * each.n_ctx for each in sizes})
-    optimizers = " and ".join(dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms))
+    optimizers = " and ".join(
+        dict.fromkeys(_OPTIMIZERS.get(arm.optimizer, arm.optimizer.rpartition(":")[2]) for arm in arms)
+    )
     trained = [arm for arm in arms if arm.trainer not in ("none", "inner study")]
     tuned = (
         ", learning rates tuned"

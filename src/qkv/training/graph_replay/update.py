@@ -144,7 +144,7 @@ class OnCuda(Captured):
         self._scale.fill_(lr_scale)
         key = tuple(0 if p.grad is None else p.grad.data_ptr() for p in self.optimizer.parameters)
         before, graph = self._step
-        if key != before or self._gives_up:
+        if key != before or self._gives_up or self.optimizer.is_own:
             self._step = key, None
             self.optimizer.step(self._scale)
             return

@@ -25,6 +25,7 @@ from qkv.tasks import Task
 from qkv.telemetry import Memory, Telemetry, damage
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.views.host import VERSION, Host
+from qkv.views.own_sections import Section, own_sections
 from qkv.views.sections.answers import AnswerNote, answers_of
 from qkv.views.sections.attention import attention_on, exhibited, exhibits_of, n_maps, texts_to_show
 from qkv.views.sections.forward import LONGEST_CARRIED, ForwardText, forward, layers_that_fit
@@ -83,6 +84,8 @@ class Report:
     ledger: LedgerSection | None = None
     play: PlaySection | None = None
     other: OtherRun | None = None
+    own: tuple[Section, ...] = ()
+    """What other packages show."""
     kept: tuple[int, ...] = ()
     """Every step whose weights were kept."""
     missing: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -332,6 +335,7 @@ class Sections:
             words=self.words(),
             ledger=ledger_section(self.telemetry) if self.telemetry else None,
             play=self.play(),
+            own=own_sections(self.stored),
             kept=tuple(self.snapshots.steps),
             damaged=self.damaged,
             missing={section: why for section, why in absent.items() if why},

@@ -39,7 +39,7 @@ def play_section(folder: Path, config: JsonMapping, tokenizer: Tokenizer | None,
     `config` are the tables of config.toml.
     """
     model = config.get("model", {})
-    if model.get("kind") != "CausalLM" or not kept.steps or config.get("watched") == "names":
+    if model.get("kind") != "CausalLM" or model.get("code") or not kept.steps or config.get("watched") == "names":
         return None
     settings = {"kind": model["kind"], **model.get("sizes", {}), **model.get("layout", {})}
     settings["changes"] = ", ".join(config.get("changes", ()))

@@ -17,6 +17,7 @@ import made from "./made.js";
 import map from "./map.js";
 import matrices from "./matrices.js";
 import matrix from "./matrix.js";
+import own from "./own.js";
 import play_section from "./play_section.js";
 import measures from "./measures.js";
 import slider from "./slider.js";
@@ -43,6 +44,7 @@ const SECTIONS = [
   ["forward", "Forward and backward", "Forward", "forward", (payload) => `One sentence passes through this model, left to right. x is the input, W the learned weights, ${attends(payload) ? "and q, k and v the outputs" : `and mix_out the output of ${MIXERS[payload.run.mixer]} that replaces attention`}. Every number is computed by the model.`, [forward]],
   ["words", "What became of the words", "Words", "words", "Each token has a row in W_E. This shows which rows are similar, at the slider's step.", [vocabulary]],
   ["play", "Go on training it yourself", "Playground", "play", "The same model in this page: change a matrix, train on, and watch what becomes of it.", [play_section]],
+  ["own", "From your packages", "Your packages", "own", "What packages that you installed say of this run.", [own]],
   ["made", "How it was made", "How it was made", "made", "The command that makes this run again, and the versions and hashes to check it by.", [made]],
   ["measures", "Formulas and sources", "Formulas", "map", "What each number of this page is: formula, range, source, and what to compare it with.", [measures]],
 ];

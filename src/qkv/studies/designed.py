@@ -1,0 +1,110 @@
+"""A study of your own in Python: a `Design` holds what FILE.toml would, and is checked in the same words.
+
+qkv.study(Design(
+    question="Does QK-norm help on my text?",
+    source="my.txt",
+    minutes=60,
+    arms={"with": Arm(set={"layout.qk_norm": True}), "without": Arm(set={"layout.qk_norm": False})},
+    effects=[Effect(name="cost of leaving it out", of="loss", between=("without", "with"), margin=0.02)],
+))
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qkv.extensions import Registry, instance_of, spec_of
+from qkv.jsontypes import JsonObject
+from qkv.studies.engine.training_log import Finished
+from qkv.studies.expectation import Expected
+
+Setting = bool | int | float | str | Callable[..., object]
+"""A value of a setting; for `optimizer.kind` and `model.kind` also a class of your own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One way to train."""
+
+    set: Mapping[str, Setting] = field(default_factory=dict)
+    """Settings by name, over those of the base."""
+    changes: Sequence[str] = ()
+    """Changes in the change language, such as `W_E=freeze`."""
+    what: str = ""
+    """What it does, for tables."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """A difference between two arms."""
+
+    name: str
+    of: str | Callable[[Finished], float]
+    """A quantity such as "loss", or a function of a finished training: its `model`, `loss`, `corpus` and `parts`."""
+    between: tuple[str, str]
+    """The effect is the first arm's quantity minus the second's."""
+    margin: float
+    """The largest difference that would not matter."""
+    what: str = ""
+    """What a positive number means, for tables."""
+    unit: str = ""
+    """Of a function of your own."""
+    expected: Expected | None = None
+    """What you expect, before anything is trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """A question, its arms and its effects. The first effect is the main one."""
+
+    question: str
+    arms: Mapping[str, Arm]
+    effects: Sequence[Effect]
+    source: str | Path = ""
+    """The text; empty is the one inside your Python."""
+    base: Mapping[str, Setting] = field(default_factory=dict)
+    """Settings of all arms, `preset` among them."""
+    minutes: float = 0.0
+    """The budget; 0 leaves it to `qkv.study(..., minutes=)`."""
+    steps: int | None = None
+    """Of every training; None lets the budget decide."""
+    seeds: int | None = None
+    """Paired replicates; None lets the budget decide."""
+    task: str = "causal"
+    tokenizer: str = ""
+    """Empty is that of the task."""
+    vocab: int = 0
+    """Of a fitted tokenizer; 0 is the usual size."""
+    name: str = ""
+    """Of its folder; empty is made from the question."""
+
+    @property
+    def title(self) -> str:
+        """How its folder is called."""
+        return self.name or re.sub(r"\W+", "-", self.question.lower()).strip("-")[:40] or "study"
+
+    def table(self) -> JsonObject:
+        """What its file would hold. Raises ConfigError for code of one's own that other processes could not find."""
+        usual: JsonObject = {
+            "steps": self.steps, "seeds": self.seeds, "tokenizer": self.tokenizer, "vocab": self.vocab,
+            "budget": {"minutes": self.minutes} if self.minutes else None,
+        }  # fmt: skip
+        arms = {name: {"set": dict(a.set), "changes": list(a.changes), "what": a.what} for name, a in self.arms.items()}
+        return {
+            "question": self.question, "source": str(self.source), "task": self.task, "base": dict(self.base),
+            "arms": arms, "effects": [_effect(each) for each in self.effects],
+        } | {name: value for name, value in usual.items() if value}  # fmt: skip
+
+
+def _effect(effect: Effect) -> JsonObject:
+    of = spec_of(effect.of, "of") if callable(effect.of) else effect.of
+    found: JsonObject = {
+        "name": effect.name, "what": effect.what, "of": of, "between": list(effect.between), "margin": effect.margin,
+    }  # fmt: skip
+    found |= {"unit": effect.unit} if effect.unit else {}
+    return found | ({"expected": effect.expected.to_json()} if effect.expected else {})
+
+
+STUDIES: Registry[Design] = Registry("studies", {}, instance_of(Design))
+"""Those that other packages add."""
