@@ -21,7 +21,7 @@ an encoder, anything at the embedding) carries 0; the whole stream at any layer 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -83,6 +83,8 @@ class Patching:
     """z of one head at all positions; None without attention."""
     one: dict[str, Float64[Tensor, "places"]] = field(repr=False)
     """The activations that were asked for by address: each position alone, then all at once."""
+    is_estimate: bool = False
+    """Whether effects are first-order estimates."""
 
     @property
     def difference(self) -> float:
@@ -171,7 +173,7 @@ def patch(
     Raises UserError for inputs of unlike length, that are the same, or that the model answers alike; AddressError for
     what is no activation.
     """
-    passes = Passes.of(model, first, second, answers)
+    passes = Passes(float64_copy(model).requires_grad_(False), first, second, answers)
     plan, taken = passes.plan(addresses), passes.estimates if estimate else passes.shares
     found: dict[str, Tensor] = {}
     done, of = 0, sum(-(-len(places) // _ROWS) for _, places in plan.values())
@@ -183,7 +185,8 @@ def patch(
             if progress:
                 progress(done, of)
         found[name] = torch.cat(parts)
-    return passes.found({} if addresses else found, {address: found[address] for address in addresses})
+    patched = passes.found({} if addresses else found, {address: found[address] for address in addresses})
+    return replace(patched, is_estimate=estimate)
 
 
 Place = tuple[int | None, int | None]
@@ -193,16 +196,9 @@ Place = tuple[int | None, int | None]
 class Passes:
     """Forward passes of the first input with activations of the second in it."""
 
-    def __init__(self, model: OneStack, first: Asked, second: Asked) -> None:
-        self._model, self._first, self._position = model.requires_grad_(False), first, first.position
-        logits, self._own = model.forward_recorded(first.inputs)
-        others, self._other = model.forward_recorded(second.inputs)
-        self._logs = [self._answered(each)[0].log_softmax(-1) for each in (logits, others)]
-        self._n, self._names, self._others = len(first.tokens), model.activation_names(), second.tokens
-
-    @staticmethod
-    def of(model: OneStack, first: Asked, second: Asked, answers: tuple[int, int] | None) -> "Passes":
-        """Both inputs read, and the two answers chosen where none are given; raises UserError as `patch` does."""
+    def __init__(self, model: OneStack, first: Asked, second: Asked, answers: tuple[int, int] | None) -> None:
+        """Read both with a model in float64 whose parameters require no gradient, and choose the two answers where none
+        are given; raises UserError as `patch` does."""
         if len(first.tokens) != len(second.tokens):
             cuts = " and ".join(f"{'|'.join(each.tokens)!r:.60}" for each in (first, second))
             raise UserError(
@@ -213,22 +209,25 @@ class Passes:
             raise UserError("the two are answered in different places; put [MASK] at the same token of both")
         if first.inputs.equal(second.inputs):
             raise UserError("the two inputs are the same, so there is nothing to trace; change a word in one of them")
-        passes = Passes(float64_copy(model), first, second)
-        a, b = answers or passes.likeliest()
-        gap = float(passes.odds(a, b)[0] - passes.odds(a, b)[1])
-        if a == b or abs(gap) < _LEAST:
+        self._model, self._first, self._position = model, first, first.position
+        logits, self._own = model.forward_recorded(first.inputs)
+        others, self._other = model.forward_recorded(second.inputs)
+        self._logs = [self._answered(each)[0].log_softmax(-1) for each in (logits, others)]
+        self._n, self._names, self._others = len(first.tokens), model.activation_names(), second.tokens
+        self._a, self._b = a, b = answers or self._likeliest()
+        first_odds, second_odds = (float(logs[a] - logs[b]) for logs in self._logs)
+        self._odds, self.gap = (first_odds, second_odds), first_odds - second_odds
+        if a == b or abs(self.gap) < _LEAST:
             raise UserError(
-                f"the model tells the two answers apart by {abs(gap):.1g} nats between these inputs; expected"
+                f"the model tells the two answers apart by {abs(self.gap):.1g} nats between these inputs; expected"
                 f" {_LEAST:g} or more: take inputs that it answers differently, or name other answers"
             )
-        passes._a, passes._b, passes.gap, passes._from = a, b, gap, float(passes.odds(a, b)[0])
-        return passes
 
     def _answered(self, logits: Tensor) -> Tensor:
         """[batch, answer] of logits [batch, pos, answer] or [batch, answer]."""
         return logits if self._position is None else logits[:, self._position]
 
-    def likeliest(self) -> tuple[int, int]:
+    def _likeliest(self) -> tuple[int, int]:
         """The two answers, where none are named."""
         one, two = (logs.exp() for logs in self._logs)
         a, b = int(one.argmax()), int(two.argmax())
@@ -237,10 +236,6 @@ class Passes:
             rise[a] = -torch.inf
             b = int(rise.argmax())
         return a, b
-
-    def odds(self, a: int, b: int) -> Tensor:
-        """log p(a) - log p(b) for the first input and for the second."""
-        return torch.stack([logs[a] - logs[b] for logs in self._logs])
 
     def plan(self, addresses: Sequence[str]) -> dict[str, tuple[str, list[Place]]]:
         """What is asked -> the activation and the places at which it is patched, one pass each."""
@@ -264,7 +259,7 @@ class Passes:
             target[..., where, :] = source[..., where, :]
         inputs = self._first.inputs.expand(len(places), *self._first.inputs.shape[1:])
         patched = self._odds_of(inputs, replacer({name: mixed}, self._names, self._model.sizes))
-        return (self._from - patched) / self.gap
+        return (self._odds[0] - patched) / self.gap
 
     def estimates(self, name: str, places: Sequence[Place]) -> Tensor:
         """The same to first order: minus the gradient of D at the first input, times the change of the activation."""
@@ -300,13 +295,12 @@ class Passes:
 
     def found(self, shares: dict[str, Tensor], one: dict[str, Tensor]) -> Patching:
         """What was found: shares of whole activations by name, and of those that were asked for by address."""
-        odds = self.odds(self._a, self._b).tolist()
         return Patching(
             tokens=self._first.tokens,
             others=self._others,
             position=self._position,
             answers=(self._a, self._b),
-            odds=(odds[0], odds[1]),
+            odds=self._odds,
             shares=self._by_layer(shares),
             heads=self._by_head(shares),
             one=one,

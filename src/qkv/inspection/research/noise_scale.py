@@ -68,7 +68,7 @@ def noise_scale(model: nn.Module, task: Objective, data: Data, *, n: int = EXAMP
     own = copy.deepcopy(model).eval().requires_grad_(True)
     parameters = list(own.parameters())
 
-    def gradients() -> Iterable[list[Tensor]]:
+    def gradients() -> Iterable[tuple[Tensor, ...]]:
         for batch in batches:
             with torch.enable_grad():
                 nats, n_targets = task.loss(own, batch)
@@ -102,9 +102,9 @@ def estimated(gradients: Callable[[], Iterable[Iterable[Tensor]]], targets_each:
     covariance = (k - 1) ** 2 / k * np.cov(each)
     low, high = _fieller(S, G2, covariance, student_t(k - 1))
     return NoiseScale(
-        examples=S / G2 if G2 > 0 else math.inf,
-        low=low,
-        high=high,
+        examples=float(S / G2) if G2 > 0 else math.inf,
+        low=float(low),
+        high=float(high),
         targets_each=targets_each,
         squared_gradient=float(G2),
         variance=float(S),

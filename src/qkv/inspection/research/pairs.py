@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from qkv.errors import UserError, missing_file
+from qkv.inspection.one_text import float64_copy
 from qkv.inspection.patching import Asked, Passes, Place
 from qkv.inspection.token_rows import rank_correlation
 from qkv.models.zoo import OneStack
@@ -56,12 +57,12 @@ def attribute(model: OneStack, pairs: Sequence[Pair], *, exact: bool = False) ->
     """
     if not pairs:
         raise UserError("there are no pairs; expected at least one pair of texts")
-    sites = _sites(model)
+    sites, model = _sites(model), float64_copy(model).requires_grad_(False)
     estimates, patched, gaps, took = [], [], [], np.zeros(2)
     for i, (first, second, answers) in enumerate(pairs, 1):
         start = time.perf_counter()
         try:
-            passes = Passes.of(model, first, second, answers)
+            passes = Passes(model, first, second, answers)
         except UserError as error:
             raise UserError(f"pair {i}: {error}") from None
         read = time.perf_counter()
