@@ -25,7 +25,7 @@ from qkv.inspection.patching import MIXER, MLP, STREAM, Asked, patch
 from qkv.inspection.research.pairs import Pair, attribute
 from qkv.inspection.token_rows import rank_correlation
 
-LENGTH, PAIRS, NATS = 32, 24, 0.5
+LENGTH, PAIRS, NATS = 32, 16, 0.5
 
 
 def main() -> None:
@@ -46,17 +46,17 @@ def models(home: Path, text: str) -> Iterator[tuple[str, "qkv.Run"]]:
     )
     torch.manual_seed(0)
     sizes = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0}
-    config = transformers.GPT2Config(**sizes, n_embd=192, n_layer=6, n_head=6, n_positions=64, initializer_range=0.1)
+    config = transformers.GPT2Config(**sizes, n_embd=128, n_layer=4, n_head=4, n_positions=64, initializer_range=0.1)
     transformers.GPT2LMHeadModel(config).save_pretrained(home / "gpt2")
     yield "random GPT-2", api.import_checkpoint(home / "gpt2", home / "imported")
     config = transformers.GPTNeoXConfig(
-        **sizes, hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384,
+        **sizes, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=256,
         max_position_embeddings=64,
     )  # fmt: skip
     model = transformers.GPTNeoXForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     ids = torch.tensor(list(text.encode()))
-    for step in range(301):
+    for step in range(201):
         if step % 100 == 0:
             model.save_pretrained(home / "series" / f"step{step}")
         windows = torch.stack([ids[at : at + 64] for at in torch.randint(len(ids) - 64, (16,))])
