@@ -455,7 +455,7 @@ class Run:
             measure = (
                 "norm" if any(run.config.imported and not run.config.history for run in (self, *against)) else "drift"
             )
-            found.append(answers.of_seeds(self.side_by_side(against, "**.W_*", measure), measure))
+            found.append(answers.of_seeds(self.side_by_side(against, "**.W_*", measure)))
         return found
 
     def attribution(self, text: str, *, answers: Sequence[str] | None = None, at: int | None = None) -> "Direct | None":

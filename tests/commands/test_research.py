@@ -51,9 +51,10 @@ def test_every_measure_of_a_run_is_an_answer(runs, capsys):
     assert found["cka runs"]["numbers"]["embed, seed-1"] == pytest.approx(first.cka(second).same[0])
     spread = first.side_by_side([second], "L0.W_Q", "drift")
     both = [run.history("L0.W_Q", "drift")["L0.W_Q"] for run in (first, second)]
-    assert spread.step.tolist() == both[0].step.tolist() and spread.n == 2
+    assert spread.mean["L0.W_Q"].step.tolist() == both[0].step.tolist() and spread.n == 2
     mean, (low, high) = ratio_interval(np.array([one.value[-1] for one in both]), np.ones(2))
-    assert (spread.mean[0, -1], spread.low[0, -1], spread.high[0, -1]) == pytest.approx((mean, low, high))
+    ends = [part["L0.W_Q"].value[-1] for part in (spread.mean, spread.low, spread.high)]
+    assert ends == pytest.approx([mean, low, high])
     assert found["seeds"]["numbers"]["L0.W_Q: high"] == pytest.approx(high)
     capsys.readouterr()
     assert cli.main(list(map(str, words))) == 0

@@ -26,18 +26,13 @@ class ResearchShown:
         for rank, answer in enumerate(self.answers, 1):
             print_answer(rank, answer)
             of = answer.numbers
+            ends = [end for end in ENDS if any(label.endswith(f": {end}") for label in of)]
             rows = [
-                (
-                    label,
-                    figure(value),
-                    *(figure(of[f"{label}: {end}"]) if f"{label}: {end}" in of else "" for end in ENDS),
-                )
+                (label, figure(value), *(figure(of.get(f"{label}: {end}")) for end in ends))
                 for label, value in of.items()
                 if label.rpartition(": ")[2] not in ENDS
             ]
-            columns = [i for i in range(5) if i < 2 or any(row[i] for row in rows)]
-            head = ["", "value", *ENDS]
-            screen.print_table([head[i] for i in columns], [tuple(row[i] for i in columns) for row in rows])
+            screen.print_table(["", "value", *ends], rows)
             print()
 
 

@@ -111,26 +111,23 @@ def of_pairs(found: Attributed) -> Answer:
     )
 
 
-def of_seeds(found: Spread, measure: str) -> Answer:
+def of_seeds(found: Spread) -> Answer:
     """The matrix whose measure differs most between runs, relative to its mean, at the last common step."""
-    of = {
-        address: (float(found.mean[i, -1]), float(found.low[i, -1]), float(found.high[i, -1]))
-        for i, address in enumerate(found.addresses)
-        if ".H" not in address and ".KV" not in address
-    }
+    ends = {address: tuple(float(part[address].value[-1]) for part in found[:3]) for address in found.mean}
+    of = {address: row for address, row in ends.items() if ".H" not in address and ".KV" not in address}
     top = max(of, key=lambda address: (of[address][2] - of[address][1]) / (abs(of[address][0]) or math.inf))
-    mean, low, high = of[top]
+    (mean, low, high), series = of[top], found.mean[top]
     numbers: dict[str, float | None] = {}
     for address, values in of.items():
         numbers |= _bounded(address, *values)
     return Answer(
         key="seeds",
         question="How far do the runs agree?",
-        sentence=f"{measure} varies most in {top}: {number(mean)} on average (95% interval"
-        f" {number(low)} to {number(high)}, n = {found.n} runs, step {int(found.step[-1]):,}).",
+        sentence=f"{series.measure} varies most in {top}: {number(mean)} on average (95% interval"
+        f" {number(low)} to {number(high)}, n = {found.n} runs, step {int(series.step[-1]):,}).",
         numbers=numbers,
         address=top,
-        measure=measure,
+        measure=series.measure,
     )
 
 

@@ -43,8 +43,6 @@ class Attributed:
     """The same shares by exact patching, where that was asked for."""
     correlation: float | None
     """Spearman's, of `share` and `exact` over sites."""
-    by_pair: list[float] = field(repr=False)
-    """The same within each pair."""
     n_pairs: int
     seconds: tuple[float, float]
     """Of all estimates, and of all exact passes; both read the two inputs."""
@@ -79,7 +77,6 @@ def attribute(model: OneStack, pairs: Sequence[Pair], *, exact: bool = False) ->
     share = np.array([value for value, _ in found])
     bounds = np.array([interval or (np.nan, np.nan) for _, interval in found])
     truth = size @ np.stack(patched) / size.sum() if exact else None
-    each = [rank_correlation(a, b) for a, b in zip(estimates, patched, strict=False)]
     return Attributed(
         sites=[_named(name, head) for name, places in sites.values() for head, _ in places],
         share=share,
@@ -87,7 +84,6 @@ def attribute(model: OneStack, pairs: Sequence[Pair], *, exact: bool = False) ->
         high=bounds[:, 1],
         exact=truth,
         correlation=None if truth is None else rank_correlation(share, truth),
-        by_pair=[value for value in each if value is not None],
         n_pairs=len(pairs),
         seconds=(float(took[0]), float(took[1]) if exact else 0.0),
     )

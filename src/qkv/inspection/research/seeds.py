@@ -1,30 +1,28 @@
 """A measure of several runs side by side: its mean and 95% interval over runs, as for several seeds of one model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 
 from qkv.errors import UserError
-from qkv.shapes import Float64, Int64
 from qkv.tasks.evaluation import ratio_interval
-from qkv.telemetry.schema import Series
+from qkv.telemetry.history import History
 
 
 class Spread(NamedTuple):
     """A measure over n runs, of the addresses that all have and at the steps at which all recorded it."""
 
-    addresses: list[str]
-    step: Int64[np.ndarray, "n_steps"]
-    mean: Float64[np.ndarray, "n_addresses n_steps"]
-    low: Float64[np.ndarray, "n_addresses n_steps"]
-    high: Float64[np.ndarray, "n_addresses n_steps"]
+    mean: History
+    low: History
+    high: History
     """By Student's t over runs; NaN where a run has no number."""
     n: int
 
 
-def side_by_side(histories: Sequence[Mapping[str, Series]]) -> Spread:
+def side_by_side(histories: Sequence[History]) -> Spread:
     """The spread of two or more histories (`Run.history`).
 
     Raises UserError where there are fewer, or they have no address or no step in common.
@@ -37,10 +35,11 @@ def side_by_side(histories: Sequence[Mapping[str, Series]]) -> Spread:
     if not len(steps):
         what = "step at which all recorded this measure" if every else "matrix of these names"
         raise UserError(f"the runs have no {what} in common")
-    mean, low, high = np.full((3, len(addresses), len(steps)), np.nan)
-    for i, address in enumerate(addresses):
+    parts = History(), History(), History()
+    for address in addresses:
         values = np.stack([of[address].value[np.searchsorted(of[address].step, steps)] for of in histories])
-        for j, column in enumerate(values.T):
-            mean[i, j], interval = ratio_interval(column, np.ones(len(column)))
-            low[i, j], high[i, j] = interval or (np.nan, np.nan)
-    return Spread(addresses, steps, mean, low, high, len(histories))
+        found = [ratio_interval(column, np.ones(len(column))) for column in values.T]
+        rows = np.array([(mean, *(interval or (np.nan, np.nan))) for mean, interval in found])
+        for part, column in zip(parts, rows.T, strict=True):
+            part[address] = replace(histories[0][address], step=steps, value=column)
+    return Spread(*parts, len(histories))
