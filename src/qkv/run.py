@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedModel
 
+    from qkv.inspection.answers.answer import Answer
     from qkv.inspection.answers.ledger import Balance
     from qkv.inspection.attribution import Direct
     from qkv.inspection.contextual import Contextual
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
     from qkv.inspection.patching import Patching
     from qkv.inspection.probes.linear import Probes
     from qkv.inspection.representation import LayerMeasures
+    from qkv.inspection.research.cka import Alike
+    from qkv.inspection.research.composition import Composition
+    from qkv.inspection.research.noise_scale import NoiseScale
+    from qkv.inspection.research.pairs import Attributed, Pair
+    from qkv.inspection.research.seeds import Spread
     from qkv.inspection.what_moved import ProductChange
     from qkv.instruments.gradients import GradientPath
     from qkv.interop.exporting import Fit
@@ -366,20 +372,127 @@ class Run:
         answers: Sequence[str] | None = None,
         addresses: Sequence[str] = (),
         at: int | None = None,
+        estimate: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> "Patching":
         """Activation patching: which activations carry the difference between `text` and `other`, two texts with
         equally many tokens, or two image files. Each is replaced by that of `other`, to see how much of the answer
         follows (`qkv.inspection.patching`). If the answers barely differ, `caution` says so: then read nats.
 
-        `answers` names two tokens or classes; `addresses` limits the activations (`L1.H0.z`).
+        `answers` names two tokens or classes; `addresses` limits the activations (`L1.H0.z`). `estimate` takes the
+        first-order estimate of every share (attribution patching), from two passes forward and one backward.
         """
-        from qkv.inspection.patching import asked, named, patch
+        from qkv.inspection.patching import patch
+
+        first, second, which = self._pair(text, other, answers)
+        return patch(
+            self.model_at(at), first, second, answers=which, addresses=addresses, estimate=estimate, progress=progress
+        )
+
+    def _pair(self, text: str, other: str, answers: Sequence[str] | None) -> "Pair":
+        """Two inputs and two answers as the model takes them."""
+        from qkv.inspection.patching import asked, named
 
         self._reads_text()
         of = self.task, self.tokenizer, self.config.model
-        first, second, which = asked(*of, text), asked(*of, other), named(*of, answers)
-        return patch(self.model_at(at), first, second, answers=which, addresses=addresses, progress=progress)
+        return asked(*of, text), asked(*of, other), named(*of, answers)
+
+    def patch_pairs(
+        self, pairs: str | Path | Sequence[Sequence[str]], *, exact: bool = False, at: int | None = None
+    ) -> "Attributed":
+        """Attribution patching over a data set: what each head and layer carries of the difference between two texts,
+        with a 95% interval over pairs; see `qkv.inspection.research.pairs`.
+
+        A pair is (text, other) or (text, other, a, b) with two answers; or give a file with one pair per line, its
+        parts separated by tabs. `exact` also patches every site, for comparison.
+        """
+        from qkv.inspection.research.pairs import attribute, read_pairs
+
+        rows = read_pairs(pairs) if isinstance(pairs, str | Path) else pairs
+        given = [self._pair(row[0], row[1], row[2:] or None) for row in rows]
+        return attribute(self.model_at(at), given, exact=exact)
+
+    def composition(self, at: int | None = None) -> "Composition | None":
+        """How much each head reads what each head of an earlier layer writes (Q, K and V composition), with a random
+        baseline; None if no head stands above another. See `qkv.inspection.research.composition`.
+        """
+        from qkv.inspection.research.composition import composition
+
+        return composition(self.catalogue(at))
+
+    def noise_scale(self, source: str | Path | None = None, *, n: int = 64, at: int | None = None) -> "NoiseScale":
+        """The gradient noise scale on `n` examples of the validation data, or of `source`, with a 95% interval.
+
+        See `qkv.inspection.research.noise_scale`. An imported history takes the text that it was imported with.
+        """
+        from qkv.inspection.research.noise_scale import noise_scale
+
+        return noise_scale(self.model_at(at), self.task, self.corpus(self._text_of(source)), n=n)
+
+    def cka(
+        self,
+        other: "Run | None" = None,
+        texts: Sequence[str] = (),
+        *,
+        at: int | None = None,
+        other_at: int | None = None,
+    ) -> "Alike":
+        """How alike the vectors of each layer are to those of `other`, or of this run at step `other_at` (linear CKA).
+
+        Both read `texts`, or the first 64 windows of this run's validation text. See `qkv.inspection.research.cka`.
+        """
+        from qkv.inspection.contextual import contextual_vectors
+        from qkv.inspection.research.cka import alike
+
+        self._reads_text()
+        texts, other = several("texts", texts) or self._windows(), other or self
+        one, two = ((self, at), (other, other_at))
+        return alike(*(contextual_vectors(run.model_at(step), run.tokenizer, texts) for run, step in (one, two)))
+
+    def side_by_side(self, others: "Sequence[Run]", selector: str, measure: str) -> "Spread":
+        """A measure of this run and others, such as other seeds: its mean and 95% interval over runs, at the steps that
+        all recorded. Raises AddressError as `history` does, UserError where they have no matrix or step in common.
+        """
+        from qkv.inspection.research.seeds import side_by_side
+
+        return side_by_side([run.history(selector, measure) for run in (self, *others)])
+
+    def research(
+        self,
+        source: str | Path | None = None,
+        *,
+        pairs: str | Path | Sequence[Sequence[str]] = (),
+        exact: bool = False,
+        against: Sequence["Run"] = (),
+    ) -> "list[Answer]":
+        """What the measures of research find, as answers for the report: composition of heads, the noise scale and CKA
+        of the kept steps (with a text), attribution patching (with `pairs`), and other runs (with `against`).
+
+        Raises UserError or another QkvError where one of those that are asked for cannot be had.
+        """
+        from qkv.inspection.research import answers
+
+        found = [] if (composed := self.composition()) is None else [answers.of_composition(composed)]
+        has_text = bool(source or self.config.data.source or not (self.config.imported or self.config.watched))
+        if has_text:
+            example = {"buckets": "pairs"}.get(self.task.examples, self.task.examples)
+            batch = 0 if self.config.imported or self.config.watched else self.config.training.batch_size
+            found.append(answers.of_noise_scale(self.noise_scale(source), example, batch))
+        if pairs:
+            found.append(answers.of_pairs(self.patch_pairs(pairs, exact=exact)))
+        steps, texts = list(self.snapshots()), self._windows(source) if has_text and self._predicts_text else []
+        if texts and len(steps) > 1:
+            chosen = sorted({steps[i * (len(steps) - 1) // 5] for i in range(5)} - {steps[-1]})
+            each = [(f"step {step:,}", self.cka(None, texts, at=steps[-1], other_at=step)) for step in chosen]
+            found.append(answers.of_cka(each, "steps", "In which layers did training change the vectors most?"))
+        if against:
+            every = [(run.path.name, self.cka(run, texts)) for run in against]
+            found.append(answers.of_cka(every, "runs", "How alike are the vectors of the other runs?"))
+            measure = (
+                "norm" if any(run.config.imported and not run.config.history for run in (self, *against)) else "drift"
+            )
+            found.append(answers.of_seeds(self.side_by_side(against, "**.W_*", measure)))
+        return found
 
     def attribution(self, text: str, *, answers: Sequence[str] | None = None, at: int | None = None) -> "Direct | None":
         """Direct attribution of the answer to `text`, as nats that sum to log p(a) - log p(b).
@@ -425,16 +538,26 @@ class Run:
 
         if self.tokenizer is None:
             raise UserError(f"{self.path} reads no text")
-        texts = several("texts", texts) or self._validation_windows()
+        texts = several("texts", texts) or self._windows()
         return layer_measures(contextual_vectors(self.model_at(at), self.tokenizer, texts))
 
-    def _validation_windows(self) -> list[str]:
-        """The first 64 windows of the validation text, as texts."""
+    @property
+    def _predicts_text(self) -> bool:
         from qkv.tasks.text import TextTask
 
-        if self.config.imported or self.config.watched or not isinstance(self.task, TextTask) or not self.tokenizer:
+        return isinstance(self.task, TextTask) and self.tokenizer is not None
+
+    def _text_of(self, source: str | Path | None) -> str | Path | None:
+        """`source`, or the text that a history was imported with; None for the run's own data."""
+        return source or (self.config.data.source if self.config.imported else None) or None
+
+    def _windows(self, source: str | Path | None = None) -> list[str]:
+        """The first 64 windows of the validation text, or of `source`, as texts."""
+        source = self._text_of(source)
+        if not self._predicts_text or (source is None and (self.config.imported or self.config.watched)):
             raise UserError(f"{self.path} has no plain validation text of its own; give texts")
-        corpus: Any = self.corpus()
+        corpus: Any = self.corpus(source)
+        assert self.tokenizer is not None
         ids, n = corpus.val.ids, self.config.model.sizes.n_ctx
         return [self.tokenizer.decode(ids[a : a + n]) for a in range(0, min(64 * n, max(1, len(ids) - n + 1)), n)]
 
@@ -575,8 +698,11 @@ class Run:
             loader = getattr(transformers, fit.auto)
             return loader.from_pretrained(Path(folder) / "model", trust_remote_code=fit.family is None).eval()
 
-    def report(self, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
-        """Write the self-contained HTML report; returns its path."""
+    def report(
+        self, out: str | Path | None = None, texts: Sequence[str] = (), research: "Sequence[Answer]" = ()
+    ) -> Path:
+        """Write the self-contained HTML report, with what `Run.research` found if that is given; returns its path."""
         from qkv.views.report.report import write_report
 
-        return write_report(self.path, out=Path(out) if out else None, texts=tuple(several("texts", texts)))
+        place = Path(out) if out else None
+        return write_report(self.path, out=place, texts=tuple(several("texts", texts)), research=research)

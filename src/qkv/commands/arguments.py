@@ -9,9 +9,14 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from qkv.errors import ConfigError, missing_file, unknown
+from qkv.errors import ConfigError, UserError, missing_file, unknown
 from qkv.folder.run_folder import RunFolder, runs_in
+
+if TYPE_CHECKING:
+    from qkv.inspection.answers.answer import Answer
+    from qkv.run import Run
 
 
 def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
@@ -122,6 +127,41 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def add_weights(parser: argparse.ArgumentParser) -> None:
     """Which weights of the run are taken."""
     parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
+
+
+def add_research(parser: argparse.ArgumentParser) -> None:
+    """Measures of research, and what they are asked of."""
+    parser.add_argument("--research", action="store_true", help="composition of heads, gradient noise scale and CKA")
+    parser.add_argument("--source", type=a_source, metavar="SOURCE", help="with --research: measure on this text")
+    parser.add_argument(
+        "--pairs", metavar="FILE", help="with --research: attribution patching over pairs, TEXT<tab>OTHER per line"
+    )
+    parser.add_argument("--exact", action="store_true", help="with --pairs: also patch exactly, for comparison")
+    parser.add_argument(
+        "--against",
+        type=a_run,
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="with --research: compare with this run, such as another seed (repeatable)",
+    )
+
+
+def research_of(run: "Run", args: argparse.Namespace) -> "list[Answer]":
+    """What `add_research` asks of a run; nothing where it asks nothing.
+
+    Raises UserError for options that have no effect.
+    """
+    if not args.research:
+        if args.source or args.pairs or args.exact or args.against:
+            raise UserError("--source, --pairs, --exact and --against tell --research what to measure; add --research")
+        return []
+    from qkv import api
+
+    if args.exact and not args.pairs:
+        raise UserError("--exact compares with what --pairs estimates; add --pairs FILE")
+    against = [api.load(path, weights=run.weights) for path in args.against]
+    return run.research(args.source, pairs=args.pairs or (), exact=args.exact, against=against)
 
 
 def add_json(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:

@@ -6,12 +6,13 @@ Example:
   qkv report runs/my-1
   qkv report runs --out runs.html
   qkv report runs/my-1 --out story.html --text "the cat sat on the mat"
+  qkv report runs/my-1 --research --against runs/my-2
 """
 
 import argparse
 from pathlib import Path
 
-from qkv.commands.arguments import a_run_or_many, add_json
+from qkv.commands.arguments import a_run_or_many, add_json, add_research, research_of
 from qkv.commands.printing import damaged, screen
 from qkv.errors import UserError
 from qkv.folder.run_folder import runs_in
@@ -23,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=a_run_or_many, metavar="RUN", help="a run folder, or a folder of many runs")
     parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in that folder)")
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="show attention on this text")
+    add_research(parser)
     add_json(parser)
 
 
@@ -33,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from qkv import api
 
     run = api.load(args.run)
-    path = run.report(out=args.out, texts=tuple(args.text))
+    path = run.report(out=args.out, texts=tuple(args.text), research=research_of(run, args))
     harm = damaged.told(run, quietly=args.json, shown="The page")
     if args.json:
         screen.print_json({"run": args.run, "report": str(path), "bytes": path.stat().st_size, "damaged": harm})
@@ -46,8 +48,9 @@ def _many(args: argparse.Namespace) -> int:
     """The workbench of a folder."""
     from qkv.views.workbench.board import write_board
 
-    if args.text:
-        raise UserError(f"{args.run} holds many runs, and --text is shown of one; give a run, or leave --text out")
+    for option in ("text", "research", "source", "pairs", "exact", "against"):
+        if getattr(args, option):
+            raise UserError(f"{args.run} holds many runs, and --{option} is of one; give a run, or leave it out")
     path = write_board(Path(args.run), Path(args.out or Path(args.run) / "report.html"))
     if args.json:
         screen.print_json({"run": args.run, "report": str(path), "bytes": path.stat().st_size, "damaged": []})

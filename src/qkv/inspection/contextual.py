@@ -61,7 +61,9 @@ class Contextual:
 def contextual_vectors(
     model: Model, tokenizer: Tokenizer | None, texts: Sequence[str], *, offsets: bool = False
 ) -> list[Contextual]:
-    """One `Contextual` per text, with `offsets` if asked for. A text longer than n_ctx is read in windows of n_ctx side by side, each by itself.
+    """One `Contextual` per text, with `offsets` if asked for.
+
+    A text longer than n_ctx is read in windows of n_ctx side by side, each by itself.
 
     Raises UserError for a text without tokens.
     """

@@ -9,13 +9,20 @@ replaced by what the second has in the same place, all that follows is recompute
 second's activation suffices for, in the surroundings of the first: two parts that do the same work can each have a high
 share, two that need each other none, so shares do not sum to 1, and swapping the inputs asks another question.
 
+Attribution patching estimates every share at once: to first order the patched D is D(first) plus the gradient of D, at
+the first input, times the difference of the activation. It is exact where D is linear in the activation, close where
+the difference is small (one head's z), and poor where it is large and what follows saturates: the whole stream, a
+pattern near 0 or 1, a norm that a replaced embedding rescales (Nanda 2023, neelnanda.io/attribution-patching; Syed et
+al. 2023, arXiv 2310.10348).
+
 Sources: Vig et al. 2020 (arXiv 2004.12265); Meng et al. 2022 (arXiv 2202.05262); with the log-odds of two answers Wang
 et al. 2022 (arXiv 2211.00593). Known values: a position that has the same token and nothing different before it (or, in
 an encoder, anything at the embedding) carries 0; the whole stream at any layer 1.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +31,7 @@ from torch import Tensor
 
 from qkv.errors import UserError, unknown
 from qkv.inspection.one_text import float64_copy
-from qkv.models.activations import parse_activation, replacer
+from qkv.models.activations import Hook, parse_activation, replacer
 from qkv.models.layout import ModelConfig
 from qkv.models.zoo import LanguageModel, OneStack
 from qkv.shapes import Float64, Int64, Num
@@ -76,6 +83,8 @@ class Patching:
     """z of one head at all positions; None without attention."""
     one: dict[str, Float64[Tensor, "places"]] = field(repr=False)
     """The activations that were asked for by address: each position alone, then all at once."""
+    is_estimate: bool = False
+    """Whether effects are first-order estimates."""
 
     @property
     def difference(self) -> float:
@@ -149,9 +158,13 @@ def patch(
     *,
     answers: tuple[int, int] | None = None,
     addresses: Sequence[str] = (),
+    estimate: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Patching:
     """Every layer and position of one stack patched by itself, in float64; or the activations at `addresses` alone.
+
+    With `estimate`, every share is its first-order estimate (attribution patching): all of them take two passes
+    forward and one backward, not one pass each.
 
     Without `answers`, a is the likeliest answer to the first input and b that to the second; where these are the same,
     b is the one whose probability rises most from the first to the second. `progress(done, of)` is told how many passes
@@ -160,67 +173,61 @@ def patch(
     Raises UserError for inputs of unlike length, that are the same, or that the model answers alike; AddressError for
     what is no activation.
     """
-    if len(first.tokens) != len(second.tokens):
-        cuts = " and ".join(f"{'|'.join(each.tokens)!r:.60}" for each in (first, second))
-        raise UserError(
-            f"the two have {len(first.tokens)} and {len(second.tokens)} tokens ({cuts}); expected as many, so that each"
-            " position has a counterpart"
-        )
-    if first.position != second.position:
-        raise UserError("the two are answered in different places; put [MASK] at the same token of both")
-    if first.inputs.equal(second.inputs):
-        raise UserError("the two inputs are the same, so there is nothing to trace; change a word in one of them")
-    passes = _Passes(float64_copy(model), first, second)
-    a, b = answers or passes.likeliest()
-    gap = float(passes.odds(a, b)[0] - passes.odds(a, b)[1])
-    if a == b or abs(gap) < _LEAST:
-        raise UserError(
-            f"the model tells the two answers apart by {abs(gap):.1g} nats between these inputs; expected {_LEAST:g} or"
-            " more: take inputs that it answers differently, or name other answers"
-        )
-    passes.ask(a, b, gap)
-    plan = passes.plan(addresses)
+    passes = Passes(float64_copy(model).requires_grad_(False), first, second, answers)
+    plan, taken = passes.plan(addresses), passes.estimates if estimate else passes.shares
     found: dict[str, Tensor] = {}
     done, of = 0, sum(-(-len(places) // _ROWS) for _, places in plan.values())
     for name, (activation, places) in plan.items():
         parts = []
         for start in range(0, len(places), _ROWS):
-            parts.append(passes.shares(activation, places[start : start + _ROWS]))
+            parts.append(taken(activation, places[start : start + _ROWS]))
             done += 1
             if progress:
                 progress(done, of)
         found[name] = torch.cat(parts)
-    return Patching(
-        tokens=first.tokens,
-        others=second.tokens,
-        position=first.position,
-        answers=(a, b),
-        odds=(float(passes.odds(a, b)[0]), float(passes.odds(a, b)[1])),
-        shares={} if addresses else passes.by_layer(found),
-        heads=None if addresses else passes.by_head(found),
-        one={address: found[address] for address in addresses},
-    )
+    patched = passes.found({} if addresses else found, {address: found[address] for address in addresses})
+    return replace(patched, is_estimate=estimate)
 
 
-_Place = tuple[int | None, int | None]
+Place = tuple[int | None, int | None]
 """A head and a position, None for all."""
 
 
-class _Passes:
+class Passes:
     """Forward passes of the first input with activations of the second in it."""
 
-    def __init__(self, model: OneStack, first: Asked, second: Asked) -> None:
-        self._model, self._first, self._position = model.requires_grad_(False), first, first.position
+    def __init__(self, model: OneStack, first: Asked, second: Asked, answers: tuple[int, int] | None) -> None:
+        """Read both with a model in float64 whose parameters require no gradient, and choose the two answers where none
+        are given; raises UserError as `patch` does."""
+        if len(first.tokens) != len(second.tokens):
+            cuts = " and ".join(f"{'|'.join(each.tokens)!r:.60}" for each in (first, second))
+            raise UserError(
+                f"the two have {len(first.tokens)} and {len(second.tokens)} tokens ({cuts}); expected as many, so that"
+                " each position has a counterpart"
+            )
+        if first.position != second.position:
+            raise UserError("the two are answered in different places; put [MASK] at the same token of both")
+        if first.inputs.equal(second.inputs):
+            raise UserError("the two inputs are the same, so there is nothing to trace; change a word in one of them")
+        self._model, self._first, self._position = model, first, first.position
         logits, self._own = model.forward_recorded(first.inputs)
         others, self._other = model.forward_recorded(second.inputs)
         self._logs = [self._answered(each)[0].log_softmax(-1) for each in (logits, others)]
-        self._n, self._names = len(first.tokens), model.activation_names()
+        self._n, self._names, self._others = len(first.tokens), model.activation_names(), second.tokens
+        self._a, self._b = a, b = answers or self._likeliest()
+        first_odds, second_odds = (float(logs[a] - logs[b]) for logs in self._logs)
+        self._odds, self.gap = (first_odds, second_odds), first_odds - second_odds
+        if a == b or abs(self.gap) < _LEAST:
+            raise UserError(
+                f"the model tells the two answers apart by {abs(self.gap):.1g} nats between these inputs; expected"
+                f" {_LEAST:g} or more: take inputs that it answers differently, or name other answers"
+            )
 
     def _answered(self, logits: Tensor) -> Tensor:
         """[batch, answer] of logits [batch, pos, answer] or [batch, answer]."""
         return logits if self._position is None else logits[:, self._position]
 
-    def likeliest(self) -> tuple[int, int]:
+    def _likeliest(self) -> tuple[int, int]:
         """The two answers, where none are named."""
         one, two = (logs.exp() for logs in self._logs)
         a, b = int(one.argmax()), int(two.argmax())
@@ -230,27 +237,19 @@ class _Passes:
             b = int(rise.argmax())
         return a, b
 
-    def odds(self, a: int, b: int) -> Tensor:
-        """log p(a) - log p(b) for the first input and for the second."""
-        return torch.stack([logs[a] - logs[b] for logs in self._logs])
-
-    def ask(self, a: int, b: int, gap: float) -> None:
-        """From now on shares are of these answers, which are `gap` apart."""
-        self._a, self._b, self._gap, self._from = a, b, gap, float(self.odds(a, b)[0])
-
-    def plan(self, addresses: Sequence[str]) -> dict[str, tuple[str, list[_Place]]]:
+    def plan(self, addresses: Sequence[str]) -> dict[str, tuple[str, list[Place]]]:
         """What is asked -> the activation and the places at which it is patched, one pass each."""
         along: list[int | None] = [*range(self._n)]
         if addresses:
             found = {address: parse_activation(address, self._names, self._model.sizes) for address in addresses}
             return {address: (name, [(head, at) for at in [*along, None]]) for address, (name, head) in found.items()}
-        alone: list[_Place] = [(None, at) for at in along]
-        heads: list[_Place] = [(head, None) for head in range(self._model.sizes.n_heads)]
+        alone: list[Place] = [(None, at) for at in along]
+        heads: list[Place] = [(head, None) for head in range(self._model.sizes.n_heads)]
         places = dict.fromkeys(("resid_pre", "attn_out", "mix_out", "mlp_out"), alone) | {"z": heads}
         parts = {name: name.rpartition(".")[2] for name in self._names}
         return {name: (name, places[part]) for name, part in parts.items() if part in places}
 
-    def shares(self, name: str, places: Sequence[_Place]) -> Tensor:
+    def shares(self, name: str, places: Sequence[Place]) -> Tensor:
         """The share of each place of one activation, float64 [place]."""
         mixed = self._own[name].expand(len(places), *self._own[name].shape[1:]).clone()
         other = self._other[name][0]
@@ -259,16 +258,55 @@ class _Passes:
             where = slice(None) if position is None else slice(position, position + 1)
             target[..., where, :] = source[..., where, :]
         inputs = self._first.inputs.expand(len(places), *self._first.inputs.shape[1:])
-        h = self._model.hidden(inputs, hook=replacer({name: mixed}, self._names, self._model.sizes))
+        patched = self._odds_of(inputs, replacer({name: mixed}, self._names, self._model.sizes))
+        return (self._odds[0] - patched) / self.gap
+
+    def estimates(self, name: str, places: Sequence[Place]) -> Tensor:
+        """The same to first order: minus the gradient of D at the first input, times the change of the activation."""
+        change = (self._gradients[name] * (self._other[name] - self._own[name]))[0].sum(-1) / -self.gap
+        at_heads = [change if head is None else change[head] for head, _ in places]
+        at = [x.sum() if place is None else x[..., place].sum() for x, (_, place) in zip(at_heads, places, strict=True)]
+        return torch.stack(at)
+
+    @cached_property
+    def _gradients(self) -> dict[str, Tensor]:
+        """d D / d activation at the first input, each in its shape, from one pass forward and one backward."""
+        kept: dict[str, Tensor] = {}
+
+        def hook(name: str, x: Tensor) -> Tensor:
+            kept[name] = x if kept else x.detach().requires_grad_()  # no parameter requires a gradient
+            return kept[name]
+
+        with torch.enable_grad():
+            odds = self._odds_of(self._first.inputs, hook)
+            found = torch.autograd.grad(odds.sum(), list(kept.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(kept, found, strict=True))
+
+    def _odds_of(self, inputs: Tensor, hook: Hook) -> Tensor:
+        """D of each row of inputs [batch], its activations as `hook` leaves them."""
+        h = self._model.hidden(inputs, hook=hook)
         at = self._position  # logits of all positions would take as long again where there are many tokens
         if at is None:
             logits = self._model.answer(h, None)
         else:
             assert isinstance(self._model, LanguageModel), "others give all of an input one answer"
             logits = self._model.unembed(h[:, at])
-        return (self._from - (logits[:, self._a] - logits[:, self._b])) / self._gap
+        return logits[:, self._a] - logits[:, self._b]
 
-    def by_layer(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    def found(self, shares: dict[str, Tensor], one: dict[str, Tensor]) -> Patching:
+        """What was found: shares of whole activations by name, and of those that were asked for by address."""
+        return Patching(
+            tokens=self._first.tokens,
+            others=self._others,
+            position=self._position,
+            answers=(self._a, self._b),
+            odds=self._odds,
+            shares=self._by_layer(shares),
+            heads=self._by_head(shares),
+            one=one,
+        )
+
+    def _by_layer(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
         """[layer, pos] of each kind of activation that there is."""
         kinds = {STREAM: ("resid_pre",), MIXER: ("attn_out", "mix_out"), MLP: ("mlp_out",)}
         rows = {
@@ -277,7 +315,7 @@ class _Passes:
         }
         return {kind: torch.stack(each) for kind, each in rows.items() if each}
 
-    def by_head(self, found: dict[str, Tensor]) -> Tensor | None:
+    def _by_head(self, found: dict[str, Tensor]) -> Tensor | None:
         """[layer, head]."""
         rows = [shares for name, shares in found.items() if name.endswith(".z")]
         return torch.stack(rows) if rows else None

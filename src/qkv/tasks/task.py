@@ -143,11 +143,11 @@ class Presentation(Protocol[ReadT, ModelT]):
 
     def completed(self, model: ModelT, data: ReadT) -> tuple[Self, bytes]:
         """The task as a finished training answers by it, and its `companion` file; of a task that has one."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no companion")
 
     def with_companion(self, content: bytes) -> Self:
         """The task with a `companion` file that was stored."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no companion")
 
     def predict(
         self, model: ModelT, tokenizer: "Tokenizer | None", texts: Sequence[str], options: PredictOptions

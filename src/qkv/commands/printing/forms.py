@@ -56,6 +56,7 @@ FORMS: Mapping[str, tuple[object, ...]] = {
          "matrices": {str: _FIGURES}},
         {"address": str, "shape": [int], "norm": float, "measures": {str: {"step": [int], "value": [_FIGURE]}}},
         {"tokens": [str], "heads": [{"address": str}]},
+        {"run": str, "answers": [{"key": str, "sentence": str, "numbers": _FIGURES}]},
         {"damaged": [object]},
     ),
     "runs": (

@@ -7,7 +7,8 @@ ADDR is a matrix (L0.W_Q), one head of it (L0.H3.W_V), a token's row (W_E[the]),
 an activation (L0.x, L0.H3.q, L0.H3.pattern). --text alone shows what every head attends to on that text.
 For a translation model it shows which source tokens each target token attends to; give "SOURCE => TARGET", or a source
 to be translated. --patch OTHER copies one activation at a time from a second text of equally many tokens and shows how
-the answer changes: which layer, position and head carries the difference.
+the answer changes: which layer, position and head carries the difference. --research adds measures of interpretability
+research: composition of heads, gradient noise scale, CKA, attribution patching over many pairs of texts.
 
 Example:
   qkv show runs/my-1
@@ -19,13 +20,14 @@ Example:
   qkv show runs/my-1 L0.H1.pattern --text "the cat sat on the mat" --at 64
   qkv show runs/my-1 L1.W_Q --text "the cat sat on the mat" --at 0..64
   qkv show runs/my-1 --text "The king said to" --patch "The dog said to"
+  qkv show runs/my-1 --research --pairs pairs.tsv --exact
   qkv show runs/de-en --text "Ein Mann schläft. => A man sleeps."
   qkv show runs/de-en dec.L1.cross.H0.pattern --text "Ein Mann schläft."
 """
 
 import argparse
 
-from qkv.commands.arguments import add_json, add_run, one_of, step_or_span
+from qkv.commands.arguments import add_json, add_research, add_run, one_of, research_of, step_or_span
 from qkv.commands.printing import damaged, screen
 from qkv.commands.show import first_screen
 from qkv.errors import UserError
@@ -56,6 +58,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar=("A", "B"),
         help="with --patch: the two answers to compare (default: the most probable one of each text)",
     )
+    parser.add_argument("--estimate", action="store_true", help="with --patch: estimate every effect by its gradient")
+    add_research(parser)
     parser.add_argument("--all", action="store_true", help="every answer in full, then a table of all matrices")
     parser.add_argument("--measure", metavar="NAME", help="a table of all matrices by this measure, such as drift")
     parser.add_argument("--weights", type=one_of("best", "last"), default="last", help="best or last (default)")
@@ -74,22 +78,29 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--patch takes activations from a second text into --text TEXT, at one step; give both texts")
     if args.answers and args.patch is None:
         raise UserError("--answers names the two answers that --patch compares; add --patch OTHER")
+    if args.estimate and args.patch is None:
+        raise UserError("--estimate is about the effects that --patch measures; add --patch OTHER")
     is_whole = args.at is None and args.measure is None and args.text is None and args.address is None
-    is_first = is_whole and not (args.all or args.json)
+    is_first = is_whole and not (args.all or args.json or args.research)
     if is_first and first_screen.print_kept(args.run):
         return 0
     from qkv import api
     from qkv.commands.printing.nearest import nearest, said
-    from qkv.commands.show import matrix, overview, pair, patching, text
+    from qkv.commands.show import matrix, overview, pair, patching, research, text
     from qkv.commands.show import moved as show_moved
 
     loaded = api.load(args.run, weights=args.weights)
     harm = damaged.told(loaded, quietly=args.json)
     if args.measure and (args.text is not None or args.address is not None):
         raise UserError("--measure chooses what the table of all matrices shows; leave it out here")
+    if args.research and not is_whole:
+        raise UserError("--research measures a whole run; leave out ADDR, --text, --at and --measure")
+    found = research_of(loaded, args)
     steps = nearest(loaded, *whens) if args.text is not None else ()
-    if args.patch is not None and args.text is not None:
-        shown = patching.look(loaded, args.text, args.patch, args.answers, args.address, *steps)
+    if found:
+        shown = research.ResearchShown(loaded.path, found)
+    elif args.patch is not None and args.text is not None:
+        shown = patching.look(loaded, args.text, args.patch, args.answers, args.address, *steps, estimate=args.estimate)
     elif args.text is not None and loaded.task.stack == "encoder-decoder":
         if span:
             raise UserError(f"{args.run} reads pairs; what moved (--at A..B) is shown of runs that read one text")

@@ -69,7 +69,7 @@ class RunShown:
     def print(self) -> None:
         """Answers first, the most telling on top, then the layer x matrix table, then every matrix."""
         for rank, answer in enumerate(self.answers, 1):
-            _print_answer(rank, answer)
+            print_answer(rank, answer)
         if self.at is not None:
             print(f"Last measured up to step {self.at:,}. The answers cover the whole run: leave out --at for them.\n")
         self._print_layers()
@@ -109,7 +109,7 @@ class RunShown:
             print(self.compared)
 
 
-def _print_answer(rank: int, answer: Answer) -> None:
+def print_answer(rank: int, answer: Answer) -> None:
     """Rank and question, and under them the sentences, folded to the screen; one line each in a pipe."""
     from rich.text import Text
 

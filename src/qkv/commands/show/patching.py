@@ -60,6 +60,7 @@ class PatchedShown:
             "log_odds": list(found.odds),
             "difference": found.difference,
             "caution": found.caution,
+            "estimated": found.is_estimate,
             "shares": shares,
             "heads": None if found.heads is None or found.caution else found.heads.tolist(),
             "nats": {name: (values * gap).tolist() for name, values in parts.items()},
@@ -90,6 +91,8 @@ class PatchedShown:
         else:
             print(f"Each cell copies one activation from the other {reads}, and shows its share of the difference: 0")
             print("keeps the answer, 1 makes it that of the other. In parentheses: the same in nats.")
+        if found.is_estimate:
+            print("These are first-order estimates (attribution patching), poor where a large change saturates.")
         for kind, title in KINDS.items():
             if kind in found.shares:
                 print(f"\n{title.format(mixes=self.mixes, unit=unit)}:")
@@ -142,7 +145,14 @@ def _cell(share: float | None, nats: float) -> "str | Text":
 
 
 def look(
-    run: "Run", text: str, other: str, answers: Sequence[str] | None, address: str | None, at: int | None = None
+    run: "Run",
+    text: str,
+    other: str,
+    answers: Sequence[str] | None,
+    address: str | None,
+    at: int | None = None,
+    *,
+    estimate: bool = False,
 ) -> PatchedShown:
     """Patch activations of `other` into `text` under the weights of step `at`: all layers, or one address.
 
@@ -161,6 +171,7 @@ def look(
             answers=answers,
             addresses=[address] if address else [],
             at=at,
+            estimate=estimate,
             progress=lambda done, of: bar.update(line, completed=done, total=of),
         )
     classes = run.config.model.classes

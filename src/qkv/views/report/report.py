@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,24 +12,30 @@ from pathlib import Path
 from qkv.errors import DamagedFileError, UserError
 from qkv.folder.kept_answers import keep
 from qkv.folder.run_folder import RunFolder, check_place, write_atomically
+from qkv.inspection.answers.answer import Answer
 from qkv.telemetry import Telemetry
 from qkv.views.host import Host
 from qkv.views.report.page import render_page
 from qkv.views.report.page_sections import Report, Sections
+from qkv.views.sections.answers import note
 
 
-def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
+def write_report(
+    run: str | Path, out: str | Path | None = None, texts: Sequence[str] = (), research: Sequence[Answer] = ()
+) -> Path:
     """Write the report of the run folder `run` to `out` (in the folder, as report.html) and give its path.
 
-    `texts` are shown with every head's attention; without any, the run's last sample is. In a finished folder the
-    manifest learns the new file's hash. Raises RunFolderError for a folder that is no run, StorageError where the file
-    cannot be written, UserError for a place that is none or a text that cannot be shown; nothing is written then.
+    `texts` are shown with every head's attention; without any, the run's last sample is. `research` stands after the
+    run's own answers. In a finished folder the manifest learns the new file's hash. Raises RunFolderError for a folder
+    that is no run, StorageError where the file cannot be written, UserError for a place that is none or a text that
+    cannot be shown; nothing is written then.
     """
     if out is not None:
         check_page(out)
     folder = RunFolder.open(run)
     told = folder.steadily(lambda: read_report(folder.path, texts))
-    page = render_page(told).encode()
+    shown = dataclasses.replace(told, answers=(*told.answers, *map(note, research)))
+    page = render_page(shown).encode()
     path = folder.report if out is None else Path(out)
     digest = folder.write(path.name, page) if out is None else write_atomically(path, page)
     if folder.is_finished and path.resolve() == folder.report.resolve():

@@ -37,10 +37,11 @@ class AnswerNote:
 
 def answers_of(run: StoredRun, telemetry: Telemetry | None) -> tuple[AnswerNote, ...]:
     """Every question that the run answers; none without telemetry, which all of them rest on."""
-    return tuple(_note(answer) for answer in read(run, telemetry)) if telemetry else ()
+    return tuple(note(answer) for answer in read(run, telemetry)) if telemetry else ()
 
 
-def _note(answer: Answer) -> AnswerNote:
+def note(answer: Answer) -> AnswerNote:
+    """An answer as payload."""
     return AnswerNote(
         key=answer.key,
         question=answer.question,

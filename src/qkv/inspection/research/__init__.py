@@ -1,0 +1,1 @@
+"""Measures of interpretability research that are computed when asked for: of runs, imports and histories alike."""
