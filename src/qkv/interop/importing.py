@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError, SourceError, nearest
-from qkv.interop.adapters import Adapter, read_adapter
+from qkv.interop.formats.adapters import Adapter, read_adapter
 from qkv.interop.chat import read_chat
 from qkv.interop.families import families_of, why_not_read
 from qkv.interop.family import Family

@@ -1,1 +1,1 @@
-"""Files for other programs: GGUF for llama.cpp, ONNX for any runtime of that name."""
+"""Files of other programs: GGUF for llama.cpp, ONNX for any runtime of that name, LoRA adapters of PEFT."""
