@@ -23,8 +23,8 @@ from qkv.folder.hashes import cache_folder
 from qkv.folder.run_folder import RunFolder
 from qkv.folder.staging import check_elsewhere
 from qkv.folder.verified import damage
-from qkv.interop.formats.adapters import base_of
 from qkv.interop.folders import ADAPTER
+from qkv.interop.formats.adapters import base_of
 from qkv.interop.live import Attention, attention
 from qkv.jsontypes import JsonObject
 from qkv.othernames import unknown_setting

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError, SourceError, nearest
-from qkv.interop.formats.adapters import Adapter, read_adapter
 from qkv.interop.chat import read_chat
 from qkv.interop.families import families_of, why_not_read
 from qkv.interop.family import Family
 from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json
+from qkv.interop.formats.adapters import Adapter, read_adapter
 from qkv.interop.hub import fetch
 from qkv.interop.name_map import BESIDE, SAME, Row
 from qkv.interop.own import own_family, read_own
