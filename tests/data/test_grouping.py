@@ -77,9 +77,15 @@ def load(path: Path, **more) -> Examples:
     return load_examples(config, cache=None)
 
 
-def test_the_stated_accuracy_of_a_table_with_copies_and_phrases_holds_on_clean_data(tmp_path: Path) -> None:
-    """Four rows for each text (itself, in capitals, with a comma, a phrase): whoever knows one knows the others."""
-    draws = generator("tests", "leaks")
+@pytest.mark.parametrize("n_texts", [1200, pytest.param(12000, marks=pytest.mark.slow)])
+def test_the_stated_accuracy_of_a_table_with_copies_and_phrases_holds_on_clean_data(
+    tmp_path: Path, n_texts: int
+) -> None:
+    """Four rows for each text (itself, in capitals, with a comma, a phrase): whoever knows one knows the others.
+
+    A stated accuracy may differ from the clean one by three standard errors, which different texts alone can cause.
+    """
+    draws = generator("tests", "leaks", n_texts)
     words = [f"w{i:02}" for i in range(60)]
 
     def made(n: int) -> list[tuple[str, str]]:
@@ -93,11 +99,11 @@ def test_the_stated_accuracy_of_a_table_with_copies_and_phrases_holds_on_clean_d
     def forms(text: str) -> list[str]:
         return [text, text.upper(), text.replace(" ", " , ", 3), text.split(" ", 1)[1]]
 
-    rows = [(form, label) for text, label in made(1200) for form in forms(text)]
+    rows = [(form, label) for text, label in made(n_texts) for form in forms(text)]
     path = tmp_path / "t.tsv"
     path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
     data = load(path)
-    model, clean = data.linear[0], [(forms(text)[i % 4], label) for i, (text, label) in enumerate(made(3000))]
+    model, clean = data.linear[0], [(forms(text)[i % 4], label) for i, (text, label) in enumerate(made(20000))]
 
     def accuracy(pairs: list[tuple[str, str]]) -> float:
         right = np.array(data.classes)[model.logits([text for text, _ in pairs]).argmax(1)]
@@ -107,4 +113,6 @@ def test_the_stated_accuracy_of_a_table_with_copies_and_phrases_holds_on_clean_d
     folds = np.arange(len(data.train)) % 5
     leaky = cross_validated(data.train.texts, data.train.classes, 2, folds).argmax(1) == data.train.classes
     held = accuracy(clean)
-    assert leaky.mean() > held + 0.05 and abs(stated - held) < 0.02 and abs(data.folded.mean() - held) < 0.01
+    assert leaky.mean() > held + 0.05
+    for found, n in ((stated, n_texts / 10), *([] if data.folded is None else [(data.folded.mean(), n_texts)])):
+        assert abs(found - held) < 3 * (held * (1 - held) * (1 / n + 1 / len(clean))) ** 0.5

@@ -65,7 +65,7 @@ const swatch = (colour) => h("span.swatch", { style: `background:${colour}` });
 
 /**
  * The picture, drawn again by the function that comes back. `get` says what is drawn.
- * @param {{ body: HTMLElement, off: Off }} frame @param {() => { lines: Line[], label: string, log: boolean, missing?: string }} get
+ * @param {{ body: HTMLElement, off: Off }} frame @param {() => { lines: Line[], label: string, log: boolean, missing: string }} get
  */
 export function overlay(frame, get) {
   let [lines, label, scale, rule, end] = [/** @type {Line[]} */ ([]), "", null, null, 1];
@@ -91,7 +91,7 @@ export function overlay(frame, get) {
     said.hidden = below.hidden = !lines.length;
     told.textContent = "";
     scale = null;
-    if (!lines.length) return h("p.missing", null, asked.missing ?? "None of these runs has such values.");
+    if (!lines.length) return h("p.missing", null, asked.missing);
     const { x, y, beyond } = ranges(lines, asked.log);
     if (beyond) told.textContent = `${whole(beyond)} of ${whole(lines.length)} curves have values above the picture.`;
     const height = Math.max(260, Math.min(420, width * 0.5));

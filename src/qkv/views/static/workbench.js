@@ -16,6 +16,7 @@ import { controls, view } from "./view.js";
 const PALETTE = ["#3f7fbf", "#d9742b", "#2f9d84", "#b44a9a", "#8a7a1f", "#c23b4b", "#6a63c9", "#4a9b3a", "#a36a4a", "#6f7782"]; // 3 : 1 at least on light and dark
 const CHUNK = 40; // runs whose curves are asked for at a time
 const MOST_GROUPS = 30;
+const NONE_DRAWN = "No run is drawn; check one in the list.";
 const NAMES = { val_loss: "validation loss (nats per token or class)", bits_per_byte: "validation, bits per byte", loss: "training loss of each batch", lr: "learning rate", grad_norm: "gradient norm", metric: "metric of the task (accuracy, BLEU)" };
 const SMOOTHING = [[0, "no smoothing"], [0.03, "smoothed over 3%"], [0.1, "smoothed over 10%"], [0.3, "smoothed over 30%"]];
 
@@ -80,7 +81,7 @@ const curves = view(({ model, figure, hear }) => {
   const below = h("div");
   frame.body.before(choices.el, caution);
   const points = (run) => model.get("curves").get(run.name)?.[state.quantity];
-  const redraw = overlay(frame, () => ({ lines: linesOf(model, points, state.groups, state.smooth), label: words(state.quantity), log: state.log, missing: model.get("drawn").size ? "None of the drawn runs has such values." : "No run is drawn; check one in the list." }));
+  const redraw = overlay(frame, () => ({ lines: linesOf(model, points, state.groups, state.smooth), label: words(state.quantity), log: state.log, missing: model.get("drawn").size ? "None of the drawn runs has such values." : NONE_DRAWN }));
   frame.body.append(below);
   let known = "";
   const draw = () => {
@@ -116,7 +117,12 @@ const across = view(({ model, figure, hear, ask: may, el, off }) => {
     return one?.addresses ? one.points(state.address) : one;
   };
   const label = () => (state.kind === "grid" ? `${state.measure} of ${state.address}` : state.kind === "row" ? `relative change of ${typed.row}` : "loss of the sentence, nats per token");
-  const redraw = overlay(frame, () => ({ lines: linesOf(model, pointsOf, state.groups), label: label(), log: state.log, missing: state.kind === "grid" || typed[state.kind] ? undefined : "Type what is to be compared." }));
+  const missing = () => {
+    if (!model.get("drawn").size) return NONE_DRAWN;
+    if (state.kind !== "grid" && !typed[state.kind]) return "Type what is to be compared.";
+    return found.get(key())?.size ? "None of the drawn runs has such values." : "Values are being read.";
+  };
+  const redraw = overlay(frame, () => ({ lines: linesOf(model, pointsOf, state.groups), label: label(), log: state.log, missing: missing() }));
   frame.body.append(below);
   function draw() {
     if (state.kind === "grid" && !addresses().includes(state.address)) state.address = addresses().find((a) => /W_Q$/.test(a)) ?? addresses()[0] ?? "";
@@ -133,11 +139,11 @@ const across = view(({ model, figure, hear, ask: may, el, off }) => {
     }
     const at = key();
     const here = found.get(at) ?? found.set(at, new Map()).get(at);
-    const missing = drawnRuns(model).map((run) => run.name).filter((name) => !here.has(name));
-    if (!missing.length || (state.kind !== "grid" && !typed[state.kind])) return {};
+    const wanted = drawnRuns(model).map((run) => run.name).filter((name) => !here.has(name));
+    if (!wanted.length || (state.kind !== "grid" && !typed[state.kind])) return {};
     const carried = model.get("grids")?.[state.measure];
-    const answer = may(state.kind) ? await may(state.kind)(state.kind, { runs: missing, measure: state.measure, address: typed.row, text: typed.sentence }) : { runs: carried ?? {}, left_out: {} };
-    for (const name of missing) here.set(name, answer.runs[name] ? read(answer.runs[name]) : null);
+    const answer = may(state.kind) ? await may(state.kind)(state.kind, { runs: wanted, measure: state.measure, address: typed.row, text: typed.sentence }) : { runs: carried ?? {}, left_out: {} };
+    for (const name of wanted) here.set(name, answer.runs[name] ? read(answer.runs[name]) : null);
     return answer.left_out;
   }, (left) => {
     const out = Object.entries(left);
