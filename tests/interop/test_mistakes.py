@@ -351,7 +351,7 @@ def test_an_index_that_lies_is_refused(theirs, tmp_path):
     refused(tmp_path / "s", "weight_map")
 
 
-@pytest.mark.parametrize("name", ["granitemoe", "t5", "electro", "berta", "gpt_neo2", "qwen3_moe", "mistral3"])
+@pytest.mark.parametrize("name", ["granitemoe", "mt5", "electro", "berta", "gpt_neo2", "qwen3_moe", "mistral3"])
 def test_another_kind_of_model_is_named_without_a_guess(folder, name):
     change_config(folder, model_type=name)
     assert "did you mean" not in refused(folder, f"{name} is not read: ", "docs/families.md")
