@@ -85,6 +85,6 @@ def test_the_page_on_installing_lists_every_extra_and_the_address_once_there_is_
     assert ("git clone" in page) == bool(PUBLIC_ADDRESS)
     pages = [
         ROOT / "README.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("index", "getting-started", "classify", "images", "translate")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("index", "getting-started", "images", "translate")),
     ]
     assert [page.name for page in pages if "install.md" not in page.read_text("utf-8")] == []

@@ -22,7 +22,7 @@ THEIRS = {
     "batch_size": "batch bs train_batch_size per_device_train_batch_size",
     "accumulate": "gradient_accumulation_steps grad_accum grad_accumulation accumulation_steps",
     "lr": "learning_rate learningrate",
-    "weight_decay": "wd decay",
+    "weight_decay": "wd",
     "clip": "grad_clip max_grad_norm gradient_clip clip_grad clip_grad_norm",
     "warmup_steps": "warmup warmup_iters num_warmup_steps",
     "beta1": "adam_beta1",

@@ -138,4 +138,5 @@ def round_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_words(tick: float) -> str:
+    """A tick as written on the axis, without what binary fractions add."""
     return f"{round(tick, 10):g}"
