@@ -156,11 +156,23 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
             f"The lowest validation loss is {_nats(best.loss)} per {evidence.unit}, at step {best.step:,}.",
             *_combined(summary),
         ),
-        numbers=numbers | {f"{words} ({name})": value for words, value in known.items()},
+        numbers=numbers | {f"{words} ({name})": value for words, value in known.items()} | _parts(summary),
         measure="loss",
         null=_knowing_nothing(evidence),
         weight=0.5 if not known else 0.7 if groups[0] else 0.9,
     )
+
+
+def _parts(summary: JsonMapping) -> dict[str, float | None]:
+    """The numbers of `_combined`."""
+    names = ("linear_accuracy", "attention_accuracy", "attention_share", "linear_cross_validated")
+    found = {name.replace("_", " "): summary[name] for name in names if name in summary}
+    for end, value in zip(("low", "high"), summary.get("linear_cross_validated_interval", ()), strict=False):
+        found[f"linear cross validated, {end}"] = value
+    for name in ("calibration_error", "calibration_by_chance"):
+        if name in summary:
+            found[f"{name.replace('_', ' ')} (points)"] = 100 * summary[name]
+    return found
 
 
 def _combined(summary: JsonMapping) -> tuple[str, ...]:
