@@ -280,6 +280,7 @@ def test_a_wrong_bench_command_is_one_sentence(typed, tmp_path, monkeypatch, cap
     assert out == "" and re.search(WRONG[typed], err) and "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_bench_prints_one_json_object_and_says_what_was_left_out(capsys, monkeypatch):
     from qkv.benchmarks import generation
 

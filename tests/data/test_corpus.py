@@ -396,6 +396,7 @@ def peak_of(process: "subprocess.Popen[str]") -> float:
     return most / 1024
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RssAnon stands in /proc of Linux only")
 @pytest.mark.parametrize("kind", ["char", "bpe"])
 def test_memory_does_not_grow_with_the_text(kind: str, prose: str, tmp_path: Path) -> None:

@@ -150,6 +150,7 @@ def test_the_same_seed_gives_the_same_bytes(table: Path, tmp_path: Path) -> None
     assert same == again != other
 
 
+@pytest.mark.slow
 def test_kill_and_resume_gives_the_same_bytes(table: Path, tmp_path: Path) -> None:
     options = ["--task", "classify", "--steps", "240", "--no-report", "--precision", "fp32", "--threads", "1"]
     options += ["--set", ",".join(f"{name}={value}" for name, value in SMALL.items())]

@@ -139,6 +139,7 @@ def test_no_teachers_is_the_training_without_the_setting(table: Path, tmp_path: 
     assert not (a.path / "teachers.safetensors").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["between teachers", "in the run"])
 def test_kill_and_resume_gives_the_same_bytes(table: Path, tmp_path: Path, cache: Path, when: str) -> None:
     options = "--task classify --steps 200 --precision fp32 --threads 1 --no-report"

@@ -158,6 +158,7 @@ def typed(capsys, *words: object) -> tuple[int, str, str]:
     return status, out, err
 
 
+@pytest.mark.slow
 def test_a_planted_difference_is_found_and_said(write, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     path = write(

@@ -275,6 +275,8 @@ def test_the_key_of_a_trial_is_the_hash_of_its_canonical_json():
     for width in ("d_head", "d_mlp"):
         assert what["scale"].pop(width) == 0, "a width that follows from the others is no part of a key"
     for later in ("before", "settings", "code"):
-        assert what["arm"].pop(later) == (), "nor is a training before it, a setting or code of one's own, where there is none"
+        assert what["arm"].pop(later) == (), (
+            "nor is a training before it, a setting or code of one's own, where there is none"
+        )
     what["arm"] = {k: v for k, v in what["arm"].items() if k not in ("name", "what", "lr", "tune", "text")}
     assert base.key == hashlib.sha256(canonical([FORMAT, what]).encode()).hexdigest()[:20]

@@ -12,7 +12,16 @@ from qkv.studies.engine.store import folder_of, full_answer
 from qkv.studies.engine.tuning import pending
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.verdict.judging import ON_THE_WAY, ArmFigures, _lost, _quantity, _values, findings, judged, numbered
+from qkv.studies.verdict.judging import (
+    ON_THE_WAY,
+    ArmFigures,
+    _lost,
+    _quantity,
+    contrast_values,
+    findings,
+    judged,
+    numbered,
+)
 from qkv.studies.verdict.sentences import effect_row, notes
 
 TEXT = ("a text", "0" * 64)
@@ -34,10 +43,10 @@ def test_a_training_that_diverged_has_reached_nothing_and_its_end_counts():
         for arm in ("VO held", "QK held")
         for r in range(1, 6)
     }
-    assert _values(shares, design, reported) == {1: 0.0, 2: 0.0, 3: 1.0, 4: 1.0, 5: 1.0}
+    assert contrast_values(shares, design, reported) == {1: 0.0, 2: 0.0, 3: 1.0, 4: 1.0, 5: 1.0}
     either = next(c for c in design.contrasts if c.name == design.primary.needs)
-    assert _values(either, design, reported) == dict.fromkeys(range(1, 6), 1.0), "one is enough, two count once"
-    assert list(_values(delay, design, reported).values()) == [design.scale.steps - 100.0] * 2 + [0.0] * 3
+    assert contrast_values(either, design, reported) == dict.fromkeys(range(1, 6), 1.0), "one is enough, two count once"
+    assert list(contrast_values(delay, design, reported).values()) == [design.scale.steps - 100.0] * 2 + [0.0] * 3
 
 
 @pytest.mark.parametrize(
@@ -56,7 +65,7 @@ def test_a_training_that_diverged_measures_what_blind_guessing_does_or_nothing(q
     design = dataclasses.replace(base, contrasts=(contrast,), replicates=2)
     measured = {"loss": 1.0, "diverged": False, "measures": {quantity: 7.0}}
     reported = {("trained", 1): measured, ("trained", 2): row(math.log(4), diverged=True)}
-    found = _values(contrast, design, reported)
+    found = contrast_values(contrast, design, reported)
     assert found[1] == 7.0 and found.get(2) == (None if value is None else pytest.approx(value))
     (effect,) = judged([(contrast, found)])
     assert _lost(effect, design, reported) == (value is None)

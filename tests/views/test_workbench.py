@@ -225,7 +225,7 @@ def test_the_file_holds_everything_it_shows(folder, tmp_path, capsys):
     page = (tmp_path / "w.html").read_text()
     assert said["bytes"] == len(page.encode()) and "run-0019" in page and "http-equiv" in page
     assert cli.main(["report", str(folder), "--text", "a"]) == 2
-    assert "--text is shown of one" in capsys.readouterr().err
+    assert "--text is of one; give a run" in capsys.readouterr().err
     with pytest.raises(UserError, match="is there already and is no page"):
         write_board(folder, folder / "run-0000/config.toml")
 
