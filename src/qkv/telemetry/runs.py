@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -66,8 +67,9 @@ def listed(folder: Path, known: Known | None = None) -> list[Listed]:
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; expected one that holds runs, such as runs")
-    notes, known = read_notes(folder), {} if known is None else known
-    return [replace(_again(path, known), **vars(notes.get(path.name, Note()))) for path in runs_in(folder)]
+    notes = read_notes(folder)
+    found = (run_at(path) if known is None else _again(path, known) for path in runs_in(folder))
+    return [replace(run, **vars(notes.get(run.path.name, Note()))) if notes else run for run in found]
 
 
 def _again(path: Path, known: Known) -> Listed:
@@ -86,18 +88,21 @@ def run_at(path: Path) -> Listed:
     """One run, whatever of it is there."""
     folder, found = RunFolder(path), Listed(path=path, task="", state="damaged", settings={})
     try:
-        settings = _settings(folder.config.read_text(encoding="utf-8"))
-        written = datetime.datetime.fromtimestamp(folder.config.stat().st_mtime)
-        when = written.isoformat(" ", "minutes")
-        found = replace(found, task=settings.get("task", ""), settings=settings, when=when)
-        if not folder.is_finished:
+        with open(folder.config, encoding="utf-8") as file:
+            settings, written = (
+                _settings(file.read()),
+                datetime.datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime),
+            )
+        when, task = written.isoformat(" ", "minutes"), settings.get("task", "")
+        found = Listed(path=path, task=task, state="damaged", settings=settings, when=when)
+        try:
+            manifest = json.loads(folder.manifest.read_text(encoding="utf-8"))
+        except FileNotFoundError:
             return _begun(folder, found)
-        manifest = json.loads(folder.manifest.read_text(encoding="utf-8"))
-        found = replace(found, **_identity(manifest))
         summary = manifest.get("summary") or {}
-        ngram = (summary.get("baselines_nats") or {}).get("ngram")
-        loss = _number(summary.get("val_loss"))
-        return replace(found, state="finished", loss=loss, ngram=_number(ngram), steps=int(summary.get("steps") or 0))
+        ngram, loss = (summary.get("baselines_nats") or {}).get("ngram"), _number(summary.get("val_loss"))
+        more, steps = _identity(manifest), int(summary.get("steps") or 0)
+        return replace(found, state="finished", loss=loss, ngram=_number(ngram), steps=steps, **more)
     except (OSError, ValueError, TypeError, AttributeError, QkvError):
         return found
 
