@@ -39,7 +39,8 @@ check: $(DEV) $(JS_TOOLS) ## formatting, lint, types, the import plan, that gene
 	$(BIN)/python tests/house.py
 
 more: $(DEV) ## slow and browser tests, and the wheel in an environment of its own
-	$(PYTEST) -m "slow or browser or cluster"
+	$(SPREAD) -m "(slow or cluster) and not browser"
+	$(PYTEST) -m browser
 
 bench: $(DEV) ## our figures on this machine beside peers: make bench DATA=folder-of-texts NANOGPT=checkout
 	$(BIN)/qkv bench $(if $(DATA),--data "$(DATA)") $(if $(NANOGPT),--nanogpt "$(NANOGPT)")
