@@ -100,7 +100,7 @@ export function plane({ model, off, figure, recolour, el }, section, state) {
     context.clearRect(0, 0, size.width, size.height);
     dots(colours);
     labels(colours, section.token_ids[state.token]);
-    legend.replaceChildren(ui.by === "kind" ? h("p.small", null, KINDS.map(({ words, role }) => [h("span.swatch", { style: `background:${colours.role[role]}` }), ` ${words}  `])) : bar({ ...scale, position: (v) => 0.25 + 0.75 * scale.position(v) }, colours, "how often it is met in training"));
+    legend.replaceChildren(ui.by === "kind" ? h("p.small", null, KINDS.map(({ words, role }) => [h("span.swatch", { style: `background:${colours.role[role]}` }), ` ${words}  `])) : bar({ ...scale, ticks: scale.ends, position: (v) => 0.25 + 0.75 * scale.position(v) }, colours, "how often it is met in training"));
   }
   const soon = perFrame(draw);
 
