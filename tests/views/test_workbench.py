@@ -19,7 +19,7 @@ from qkv import cli
 from qkv.errors import DamagedFileError, UserError
 from qkv.folder.run_folder import RunFolder
 from qkv.telemetry import Store, Telemetry
-from qkv.telemetry.notes import read_notes
+from qkv.telemetry.notes import read_notes, write_note
 from qkv.telemetry.own import read_own
 from qkv.telemetry.runs import listed
 from qkv.views.host import Host
@@ -164,6 +164,15 @@ def test_notes_lie_beside_the_runs_and_change_none(copy):
     with pytest.raises(UserError, match="does not hold notes that qkv wrote"):
         page.desk.answer("note", {"run": "one", "note": "x", "starred": False})
     assert (copy / "notes.json").read_text() == '["my own"]'
+
+
+def test_notes_that_were_cut_off_are_not_written_over(copy):
+    write_note(copy, "one", note="keep me")
+    cut = (copy / "notes.json").read_bytes()[:-20]
+    (copy / "notes.json").write_bytes(cut)
+    with pytest.raises(UserError, match="does not hold notes as qkv wrote them"):
+        write_note(copy, "one", starred=True)
+    assert (copy / "notes.json").read_bytes() == cut
 
 
 def test_own_numbers_appear_beside_ours_and_leave_the_run_whole(copy):

@@ -41,12 +41,17 @@ def write_note(folder: Path, name: str, *, note: str | None = None, starred: boo
         raise UserError(f"the note has {len(note):,} characters; expected at most {LONGEST:,}")
     with _turn:
         notes, path = read_notes(folder), folder / FILE
-        if not notes and os.path.lexists(path) and b'"qkv_notes"' not in path.read_bytes()[:100]:
-            raise UserError(f"{path} does not hold notes that qkv wrote; rename it, and notes can be kept here")
+        if not notes and os.path.lexists(path) and path.read_bytes() != _written(notes):  # it would be lost
+            raise UserError(f"{path} does not hold notes as qkv wrote them; rename it, and notes can be kept here")
         given = {"note": note, "starred": starred}
         changed = replace(notes.pop(name, Note()), **{key: v for key, v in given.items() if v is not None})
         if changed != Note():
             notes[name] = changed
-        told = {"qkv_notes": 1, "runs": {run: asdict(one) for run, one in sorted(notes.items())}}
-        write_atomically(path, json.dumps(told, indent=1, ensure_ascii=False).encode())
+        write_atomically(path, _written(notes))
     return changed
+
+
+def _written(notes: dict[str, Note]) -> bytes:
+    """The file that holds these notes."""
+    told = {"qkv_notes": 1, "runs": {run: asdict(one) for run, one in sorted(notes.items())}}
+    return json.dumps(told, indent=1, ensure_ascii=False).encode()

@@ -92,12 +92,16 @@ def attribute(model: OneStack, pairs: Sequence[Pair], *, exact: bool = False) ->
 def read_pairs(path: str | Path) -> list[list[str]]:
     """A file of pairs: two texts in a line with a tab between, and after them two answers, if they are named.
 
-    Raises UserError for a file that is not there or a line with another number of parts.
+    Raises UserError for a file that is not there or no text, or a line with another number of parts.
     """
     path = Path(path)
     if not path.is_file():
         raise missing_file(path)
-    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no UTF-8 text; expected a pair of texts on each line, with a tab between") from None
+    rows = [line.split("\t") for line in lines if line.strip()]
     for i, row in enumerate(rows, 1):
         if len(row) not in (2, 4):
             raise UserError(
