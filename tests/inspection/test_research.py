@@ -94,6 +94,9 @@ def test_a_file_of_pairs(tmp_path):
     (tmp_path / "pairs.tsv").write_text("a b\ta c\nalone\n")
     with pytest.raises(UserError, match="line 2 of .* has 1 part"):
         read_pairs(tmp_path / "pairs.tsv")
+    (tmp_path / "pairs.bin").write_bytes(b"\xf7\t\x00")
+    with pytest.raises(UserError, match="is no UTF-8 text; expected a pair of texts on each line"):
+        read_pairs(tmp_path / "pairs.bin")
 
 
 # composition

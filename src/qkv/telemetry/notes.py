@@ -42,7 +42,9 @@ def write_note(folder: Path, name: str, *, note: str | None = None, starred: boo
     with _turn:
         notes, path = read_notes(folder), folder / FILE
         if not notes and os.path.lexists(path) and path.read_bytes() != _written(notes):  # it would be lost
-            raise UserError(f"{path} does not hold notes as qkv wrote them; rename it, and notes can be kept here")
+            raise UserError(
+                f"{path} does not hold notes that qkv wrote, or not whole; rename it, and notes can be kept here"
+            )
         given = {"note": note, "starred": starred}
         changed = replace(notes.pop(name, Note()), **{key: v for key, v in given.items() if v is not None})
         if changed != Note():
