@@ -98,10 +98,9 @@ def read_pairs(path: str | Path) -> list[list[str]]:
     if not path.is_file():
         raise missing_file(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError:
         raise UserError(f"{path} is no UTF-8 text; expected a pair of texts on each line, with a tab between") from None
-    rows = [line.split("\t") for line in lines if line.strip()]
     for i, row in enumerate(rows, 1):
         if len(row) not in (2, 4):
             raise UserError(
