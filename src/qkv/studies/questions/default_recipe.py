@@ -9,6 +9,8 @@ Rates are pooled: two replicates tune the arms of the main question, and every o
 arm of its recipe.
 """
 
+import dataclasses
+
 from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, make_design, quick_or_full, read_question
 from qkv.studies.vocabulary import ABOVE, AT_START, Settings, arm, cost, difference, level
@@ -19,8 +21,8 @@ _SCALE = Scale(
     evaluations=4,
 )  # fmt: skip
 _SHORT = 300
-_DEFAULT: Settings = {"optimizer": "muon", "lr": 0.03, "tune": "trained"}
-_TEXTBOOK: Settings = {"optimizer": "adamw", "lr": 0.001, "tune": "textbook trained"}
+_DEFAULT: Settings = {"optimizer": "muon", "tune": "trained"}
+_TEXTBOOK: Settings = {"optimizer": "adamw", "tune": "textbook trained"}
 _TUNED: Settings = {"tune": "own"}
 _RECIPES = {"": "default recipe", "textbook ": "textbook recipe"}
 _WHOLE = (
@@ -43,11 +45,11 @@ _GONE = {
 
 def _of(recipe: str, name: str, what: str, *common: Settings, **own: object) -> Arm:
     """An arm of a recipe, with the settings that its law gives at this size."""
-    base, preset = (_DEFAULT, "modern") if not recipe else (_TEXTBOOK, "textbook")
-    law = (("training.optimizer.muon_lr", 0.01), ("training.optimizer.momentum", 0.85)) if not recipe else ()
-    settings = (("preset", preset), *law, ("training.optimizer.lr", base["lr"]))
-    made = arm(f"{recipe}{name}", f"{_RECIPES[recipe]}, {what}", base, *common, **own)  # type: ignore[arg-type]
-    return Arm(**{**vars(made), "settings": settings})
+    base, preset, lr = (_TEXTBOOK, "textbook", 0.001) if recipe else (_DEFAULT, "modern", 0.03)
+    law = () if recipe else (("training.optimizer.muon_lr", 0.01), ("training.optimizer.momentum", 0.85))
+    settings = (("preset", preset), *law, ("training.optimizer.lr", lr))
+    made = arm(f"{recipe}{name}", f"{_RECIPES[recipe]}, {what}", base, {"lr": lr}, *common, **own)  # type: ignore[arg-type]
+    return dataclasses.replace(made, settings=settings)
 
 
 def _pair(recipe: str, probes: tuple[str, ...] = _WHOLE) -> tuple[Arm, Arm]:
