@@ -396,7 +396,7 @@ MT5 = replace(
     title="mT5",
     architecture="MT5ForConditionalGeneration",
     pieces=(*_MT5_PIECES, *(piece for piece in T5.pieces if not _MT5_KEYS & set(piece.keys))),
-    layout=T5.layout | {"tied": False, "shared_embedding": True},
+    layout={**T5.layout, "tied": False, "shared_embedding": True},
     spare={"W_U": "enc.W_E"},
 )
 
