@@ -301,7 +301,7 @@ def _assembled(config: RunConfig, corpus: Data, ranks: Ranks, resumed_at: int = 
     if not resumed_at:
         check_reached(parts)
     if shares:
-        check_shard(config.machine, parts.plan.held_part())
+        check_shard(config.machine, parts.plan.held_part(), next(iter(parts.plan.lora), ""))
     return parts
 
 
