@@ -43,7 +43,7 @@ function stages(text, layer, head) {
   const record = (name, rest = "") => `record["${text.scope}L${layer}.${name}"][0${rest}]`;
   const formulas = { ...text.formulas, ...found.formulas };
   const all = [
-    ["embed", "rows of W_E", "E", full(text.embed), "n × d_model", `record["${text.scope}embed"][0]`],
+    ["embed", text.picture ? "patches W_E" : "rows of W_E", "E", full(text.embed), "n × d_model", `record["${text.scope}embed"][0]`],
     ["x", "x", "x", full(found.x), "n × d_model", record("x")],
     ["q", "q", "Q", part(found.q, head), "n × d_head", record("q", `, ${head}`)],
     ["k", "k", "K", part(found.k, shared), "n × d_head", record("k", `, ${shared}`)],
@@ -71,7 +71,7 @@ export function prediction(text, position) {
     h("code", { title: token(name) }, token(name)), h("span.bar-of", null, h("span", { style: `width:${probabilities[rank] * 100}%` })), h("span.amount", null, fixed(probabilities[rank], 3)))));
 }
 
-const REST = "Point at a number to see its value and the Python that returns it. The outlined row is the token being followed.";
+const restOf = (text) => `Point at a number to see its value and the Python that returns it. The outlined row is the ${text.picture ? "patch" : "token"} being followed.`;
 
 // The stages of a text in one layer and head as pictures; `follow(row)` is called for the row under the pointer, `readout` told its
 // number. -> [{ el, mark }]: a stage, and what outlines a row of it
@@ -131,7 +131,7 @@ function drawn(off, el, body, state, text, base) {
   const words = text.tokens.map((t, i) => h("button.word", { type: "button", onclick: () => follow(i), onpointerenter: (event) => event.pointerType === "mouse" && follow(i) }, token(t)));
   const panels = pictures(off, text, { layer, head }, colours, readout, follow);
   const file = () => `forward-${text.scope}L${layer}${text.n_heads ? `.H${head}` : ""}-step-${text.step}`;
-  readout.textContent = REST;
+  readout.textContent = restOf(text);
   follow(state.position);
   return [
     beside?.el ?? null,
