@@ -18,7 +18,7 @@ const scaleOf = (items, mode) => robust(items.filter((item) => item[mode]).map((
 function scalesOf(places, mode, common) {
   const shared = common ? scaleOf(places.map(({ item }) => item), mode) : null;
   const own = new Map([...new Set(places.map(({ kind }) => kind))].map((kind) => [kind, shared ?? scaleOf(places.filter((p) => p.kind === kind).map(({ item }) => item), mode)]));
-  const top = (kind) => `${own.get(kind).clipped ? "≥ " : ""}${number(own.get(kind).ends[1], 2)}`;
+  const top = (kind) => `${number(own.get(kind).ends[1], 2)}${own.get(kind).clipped ? " or more" : ""}`;
   return { shared, of: ({ kind }) => own.get(kind), top };
 }
 
@@ -75,7 +75,7 @@ function build({ model, el, figure, follow, hear, recolour }, section) {
       if (array) paint(canvas, array.part(index()), array.shape[1], array.shape[2], of(place), colours);
     }
     for (const one of tops) one.top.textContent = shared ? "" : `1 = ${top(one.kind)}`;
-    clear(legend).append(bar(shared ?? linear(1), colours, `root mean square, ${MODES[state.mode]}${shared ? "" : "; 1 is the number at the name of the kind"}`));
+    clear(legend).append(bar(shared ?? linear(1), colours, `root mean square, ${MODES[state.mode]}${shared ? "" : " (1: the number under each name)"}`));
     title.textContent = `Snapshot of step ${whole(section.steps[index()])}`;
     caption.textContent = `Each picture is one matrix, rows down and columns across. A cell is the root mean square of a block of weights. ${shared ? "All share one scale, at every step." : "Each kind of matrix has its own scale, in all layers and at every step: compare colors within a kind only."}`;
     press();
