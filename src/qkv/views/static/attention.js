@@ -14,7 +14,7 @@ import { alignment } from "./alignment.js";
 import { headAt, stepIndex } from "./decode.js";
 import { entry } from "./entry.js";
 import { head as tokenByToken, leading } from "./head.js";
-import { patches, photograph, pooledRow } from "./patches.js";
+import { patches, photograph, pooledRow, under, veil } from "./patches.js";
 
 const scale = squareRoot(1);
 
@@ -23,7 +23,7 @@ const SITES = { cross: "the source, while writing", enc: "the source by itself",
 // [the large picture of one head, its words] by what is looked at.
 /** @returns {[Function, any[]]} */
 function kindOf(text) {
-  if (text.picture) return [patches, ["on an image of ", " patches", h("span", null, "Each square is one head, patch for patch as in the image: what ", h("b", null, text.picture.pooled === "class" ? "the class token" : "the average patch"), " attends to when the class is predicted. Each has its own scale, from 0 to its largest share. Below a square: what that head does most, if it differs clearly from uniform attention.")]];
+  if (text.picture) return [patches, ["on an image of ", " patches", h("span", null, "Each square is one head, drawn over the image: what ", h("b", null, text.picture.pooled === "class" ? "the class token" : "the average patch"), " attends to when the class is predicted. Each has its own scale, from 0 to its largest share. Below a square: what that head does most, if it differs clearly from uniform attention.")]];
   if (text.keys.length) return [alignment, [`while ${whole(text.tokens.length)} tokens are written, on `, " tokens of the source", h("span", null, "Each square is one head: down, the ", h("b", null, "token being written"), "; across, the token of the ", h("b", null, "source"), " attended to. A row sums to 1.")]];
   return [tokenByToken, ["on ", " tokens", h("span", null, "Each square is one head: down, the attending token (", h("b", null, "query"), "); across, the token attended to (", h("b", null, "key"), "). A row sums to 1. Below a square: what that head does most on this text, if it differs clearly from uniform attention.",
     text.causal ? " The empty half is the future, which is masked." : "", text.tile ? ` A cell of a thumbnail is the largest share among ${text.block} × ${text.block}.` : "")]];
@@ -54,10 +54,11 @@ function thumbnails(text, at, colours, pick) {
       const canvas = h("canvas", { "aria-hidden": "true" });
       const values = square(text, at, layer, head);
       const pooled = text.picture && pooledRow(text, values);
-      paint(canvas, pooled ?? values, ...sides, pooled ? squareRoot(Math.max(...pooled)) : scale, colours);
-      canvas.style.aspectRatio = `${Math.min(2, sides[1] / sides[0])}`;
+      paint(canvas, pooled ?? values, ...sides, pooled ? squareRoot(Math.max(...pooled)) : scale, pooled ? veil(colours) : colours);
+      const shown = text.picture ? under(text.picture, canvas) : canvas;
+      if (!text.picture) canvas.style.aspectRatio = `${Math.min(2, sides[1] / sides[0])}`;
       const lead = leadOf(noteOf(text, at, layer, head));
-      const button = h("button.thumb", { type: "button", "aria-label": `layer ${layer} head ${head}${lead && `: ${lead}`}`, onclick: () => pick(layer, head) }, canvas, h("span.thumb-note", null, lead || "\u00a0"));
+      const button = h("button.thumb", { type: "button", "aria-label": `layer ${layer} head ${head}${lead && `: ${lead}`}`, onclick: () => pick(layer, head) }, shown, h("span.thumb-note", null, lead || "\u00a0"));
       thumbs.push({ button, layer, head });
       el.append(button);
     }
@@ -171,7 +172,7 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
       detail();
       model.set("address", `${headName(text, { layer, head })}.pattern`);
     });
-    frame.body.append(h("div.scroll", null, grid), bar(scale, colours, text.picture ? "share of a head's largest, square-root scale" : "attention, square-root scale"));
+    frame.body.append(h("div.scroll", null, grid), bar(scale, text.picture ? veil(colours) : colours, text.picture ? "share of a head's largest, square-root scale" : "attention, square-root scale"));
     const large = h("div.detail");
     body.append(large);
     detail = detailOf(parts, large, thumbs, { text, at, state, ask });
