@@ -11,6 +11,7 @@ Example:
   qkv train
   qkv train my.txt --minutes 3
   qkv train reviews.tsv --task classify --label-column stars --val more.tsv
+  qkv train pairs.tsv --task classify --text-column premise --text-column hypothesis
   qkv train reviews.tsv --task classify --from runs/masked-1 --only head
   qkv train my.txt --preset textbook --freeze W_E --out runs/frozen
   qkv train train.de:train.en --task translate --val val.de:val.en
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.commands import processes
-from qkv.commands.arguments import a_run, a_source, add_json, one_of, positive, split_changes, usually, whole
+from qkv.commands.arguments import Joined, a_run, a_source, add_json, one_of, positive, split_changes, usually, whole
 from qkv.commands.arguments import settings as read_settings
 from qkv.config import load_toml
 from qkv.errors import QkvError
@@ -132,7 +133,10 @@ def _describe_text(parser: argparse.ArgumentParser) -> None:
     )
     text.add_argument("--vocab", type=whole(2), metavar="N", help="vocabulary size of a fitted tokenizer")
     text.add_argument(
-        "--text-column", metavar="NAME", help="the column of a table that holds the text (classify: or two, A,B)"
+        "--text-column",
+        action=Joined,
+        metavar="NAME",
+        help="the column of a table that holds the text (classify: or several, A,B or the option again)",
     )
     text.add_argument("--label-column", metavar="NAME", help="the column of a table that holds the label (classify)")
     text.add_argument(

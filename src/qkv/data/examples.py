@@ -14,16 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from qkv.data.baseline.linear import Linear, balanced, cross_validated, fit_linear, sample
+from qkv.data.baseline.linear import BETWEEN, Linear, balanced, cross_validated, fit_linear, sample
 from qkv.data.caching import cache_key
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.corpus import fitted_tokenizer, joined_hash
 from qkv.data.dataset import DataSet
 from qkv.data.dedup import Sketches, group_copies, joined_groups, phrase_groups, sketch
-from qkv.data.labelled import PAIR, LabelledTexts, check_classes, class_order, read_labelled
+from qkv.data.labelled import LabelledTexts, check_classes, class_order, read_labelled
 from qkv.data.sources.receipt import ReadFile, Receipt, Rows, make_receipt
 from qkv.data.sources.source import Chunk
-from qkv.data.sources.tables import count_rows
+from qkv.data.sources.tables import count_rows, each_column
 from qkv.data.split import Part, Split, repeated
 from qkv.errors import SourceError
 from qkv.randomness import generator
@@ -180,9 +180,9 @@ def load_examples(
     asked = (config.text_column, config.label_column, config.group_column)
     digest = cache_key(source.sha256, val.sha256 if val else "", *asked, source.kind, source.note)
     told = progress or (lambda what, share: None)
-    pairs = is_pairs(config)
-    tokenizer = _tokenizer(config, sides[0][0], digest, task_specials or pairs, cache, told)
-    train, measured = (_labelled(texts, numbers, tokenizer, pairs) for texts, numbers in sides)
+    columns = n_columns(config)
+    tokenizer = _tokenizer(config, sides[0][0], digest, task_specials or columns > 1, cache, told)
+    train, measured = (_labelled(texts, numbers, tokenizer, columns) for texts, numbers in sides)
     return Examples(
         name=source.name,
         kind=source.kind,
@@ -196,7 +196,7 @@ def load_examples(
         weights=balanced(train.classes, len(classes)) if options.class_weights == "balanced" else None,
         rule=rule,
         note=source.note,
-        receipt=_receipt(source, val, held_out),
+        receipt=_receipt(source, val, held_out, columns),
     )
 
 
@@ -217,33 +217,37 @@ def _groups(source: LabelledTexts, sketches: Sketches) -> np.ndarray:
     return joined_groups(groups, source.groups) if source.groups else groups
 
 
-def is_pairs(config: DataConfig) -> bool:
-    """Whether each row holds two texts, in columns of their own."""
-    return "," in config.text_column
+def n_columns(config: DataConfig) -> int:
+    """How many texts each row holds, in columns of their own."""
+    return len(each_column(config.text_column))
 
 
-def encode_texts(tokenizer: Tokenizer, texts: list[str], pairs: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of all texts one after another and the length of each; in `pairs`, the first [SEP] of a text is that token.
+def encode_texts(tokenizer: Tokenizer, texts: list[str], columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of all texts one after another and the length of each; of several columns, [SEP] between two is that token.
 
     A tokenizer without the token reads its letters.
     """
-    if not pairs or not texts:
+    if columns < 2 or not texts:
         return tokenizer.encode_many(texts)
-    halves = [text.partition(PAIR) for text in texts]
-    sides = [tokenizer.encode_many([half[side] for half in halves]) for side in (0, 2)]
+    parts = [text.split(BETWEEN, columns - 1) for text in texts]
+    ids, lengths = tokenizer.encode_many([part for each in parts for part in each])
     token = tokenizer.special.get("[SEP]")
-    between = tokenizer.encode(PAIR) if token is None else np.array([token])
-    cut = [np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in sides]
-    ids = [piece for left, right in zip(*cut, strict=True) for piece in (left, between, right)]
-    return np.concatenate(ids), sides[0][1] + sides[1][1] + len(between)
+    between = tokenizer.encode(BETWEEN) if token is None else np.array([token])
+    n_parts = np.array([len(each) for each in parts])
+    lasts = np.cumsum(n_parts) - 1
+    gaps = np.delete(np.cumsum(lengths), lasts)
+    ids = np.insert(ids, np.repeat(gaps, len(between)), np.tile(between, len(gaps)))
+    return ids, np.add.reduceat(lengths, lasts + 1 - n_parts) + (n_parts - 1) * len(between)
 
 
-def _receipt(source: LabelledTexts, val: LabelledTexts | None, held_out: np.ndarray | None) -> Receipt:
-    """What became of the rows of a source, and of what it is validated on, None where that is a part of it."""
-    read, columns, labels, n_blank = [], {}, [], 0
+def _receipt(source: LabelledTexts, val: LabelledTexts | None, held_out: np.ndarray | None, columns: int) -> Receipt:
+    """What became of the rows of a source, and of what it is validated on, None where that is a part of it; a row holds
+    texts in so many columns.
+    """
+    read, roles, labels, n_blank = [], {}, [], 0
     for side in (source,) if val is None else (source, val):
         starts = [first for _, first in side.files] + [len(side.texts)]
-        sizes = np.array([n_utf8(text.split(PAIR, 1)) for text in side.texts], dtype=np.int64)
+        sizes = np.array([n_utf8(text.split(BETWEEN, columns - 1)) for text in side.texts], dtype=np.int64)
         measured = np.full(len(sizes), side is val) if held_out is None else held_out
         what = (
             "labels, columns that are not read, and what is between cells" if side.columns else "labels and white space"
@@ -253,7 +257,7 @@ def _receipt(source: LabelledTexts, val: LabelledTexts | None, held_out: np.ndar
             rest = 0 if name.lower().endswith(".parquet") else facts.n_bytes - int(mine.sum())
             losses = {"byte order mark": facts.n_raw - facts.n_bytes, what: rest}
             read.append((ReadFile(Path(name), losses), int(mine[~held].sum()), int(mine[held].sum())))
-        columns, n_blank = columns | dict(side.columns), n_blank + side.n_blank
+        roles, n_blank = roles | dict(side.columns), n_blank + side.n_blank
         labels += side.labels
     rows = Rows(
         read=len(labels),
@@ -261,7 +265,7 @@ def _receipt(source: LabelledTexts, val: LabelledTexts | None, held_out: np.ndar
         left_out=n_blank,
         why=f"{many(n_blank, 'row')} without text" if n_blank else "",
     )
-    return make_receipt(read, source.passed, rows=rows, columns=columns, classes=dict(Counter(labels).most_common()))
+    return make_receipt(read, source.passed, rows=rows, columns=roles, classes=dict(Counter(labels).most_common()))
 
 
 def _validation(config: DataConfig, source: LabelledTexts) -> LabelledTexts | None:
@@ -375,16 +379,16 @@ def _tokenizer(
     """Fitted to the training texts, or read."""
 
     def split() -> Split:
-        plain = [text.replace(PAIR, "\n", 1) for text in texts] if is_pairs(config) else texts
+        plain = [text.replace(BETWEEN, "\n", n_columns(config) - 1) for text in texts]
         part = Part(read=lambda: (Chunk(text, True) for text in plain), n_bytes=n_utf8(plain))
         return Split(train=part, val=part, rule="", many_documents=False)
 
     return fitted_tokenizer(config, split, digest, False, specials, cache, told)
 
 
-def _labelled(texts: list[str], classes: np.ndarray, tokenizer: Tokenizer, pairs: bool) -> Labelled:
+def _labelled(texts: list[str], classes: np.ndarray, tokenizer: Tokenizer, columns: int) -> Labelled:
     """Texts as tokens; one that has none is a single unknown token (or token 0, where nothing is unknown)."""
-    ids, lengths = encode_texts(tokenizer, texts, pairs)
+    ids, lengths = encode_texts(tokenizer, texts, columns)
     empty = lengths == 0
     if empty.any():
         places = np.cumsum(lengths)[empty]

@@ -1,7 +1,7 @@
 """Texts with labels: a CSV, TSV or JSONL table with a label column, or lines of a label, a space and a text.
 
 A folder is read where its files make a published split (`train.tsv` beside `dev.tsv`): one part at a time.
-A row may hold two texts in columns of their own, which are read as one with [SEP] between them.
+A row may hold several texts in columns of their own, which are read as one with [SEP] between them.
 Labels are words; numbers are read as words too ("0", "1"). What is wrong with a file is said when it is opened, in one
 sentence with the line: a label that is missing, an empty line in the middle, a column that is not there, a label that
 hardly any two rows share. Nothing here knows about tokens, splits or models. A labelled set is held in memory.
@@ -16,18 +16,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qkv.data.baseline.linear import BETWEEN
 from qkv.data.config import DataConfig
 from qkv.data.sources.published import Published, given_inside, published
 from qkv.data.sources.reading import FileFacts, examine, read_lines, sniff
 from qkv.data.sources.receipt import Passed
 from qkv.data.sources.source import files_below, source_name
-from qkv.data.sources.tables import TableFormat, columns_of, is_table, numbered_rows, other_texts, table_format
+from qkv.data.sources.tables import (
+    TableFormat,
+    columns_of,
+    each_column,
+    is_table,
+    numbered_rows,
+    other_texts,
+    table_format,
+)
 from qkv.errors import SourceError, missing_file, nearest
 from qkv.tokenizers.encoding import whole_characters
 from qkv.words import listed, many
-
-PAIR = " [SEP] "
-"""Between the two texts of a row."""
 
 LABEL_NAMES = "label labels class category target sentiment gold intent topic tag y".split()
 """Column names that mean a label, likeliest first."""
@@ -102,7 +108,7 @@ def read_labelled(config: DataConfig, *, measured: bool = False) -> LabelledText
         columns |= roles
         files.append((str(file), len(texts)))
         for number, text, label, group in rows:
-            if not text.replace(PAIR, "", 1).strip():
+            if not text.replace(BETWEEN, "").strip():
                 n_empty += 1
                 continue
             numbers.append(number)
@@ -158,14 +164,10 @@ def _rows_of(path: Path, config: DataConfig) -> tuple[Iterator[Row], str, str, d
                 f" that is meant (--text-column {layout.text}), or two that are read together, with [SEP] between"
                 f" (--text-column {layout.text},{others[0]})"
             )
-        text = f"column {layout.text!r}"
-        if layout.second:
-            text = f"columns {layout.text!r} and {layout.second!r}, with [SEP] between them,"
-        note = (
-            f"text from {text} labels from column {label!r}"
-            if layout.second
-            else f"text from {text}, labels from column {label!r}"
-        )
+        text = f"column {layout.text!r},"
+        if layout.others:
+            text = f"columns {listed([repr(name) for name in layout.texts])}, with [SEP] between them,"
+        note = f"text from {text} labels from column {label!r}"
         roles = layout.roles(label)
         if config.group_column:
             _known_column(path, config.group_column, "group", roles)
@@ -256,7 +258,7 @@ def _columns(path: Path, config: DataConfig) -> tuple[TableFormat, str]:
     """How the table is laid out, and its label column. Raises SourceError that lists the columns there are."""
     asked = config.label_column
     columns = columns_of(path, config.text_column, asked)
-    texts = (config.text_column, *config.text_column.split(","))
+    texts = (config.text_column, *each_column(config.text_column))
     there = f"columns of {str(path)!r}: {', '.join(filter(None, columns)) or 'none'}"
     if asked and asked not in columns:
         close = nearest(asked, columns, 1)
@@ -274,7 +276,7 @@ def _columns(path: Path, config: DataConfig) -> tuple[TableFormat, str]:
         raise SourceError(
             f"{str(path)!r} has {columns.count(label)} columns called {label!r}; give them names that differ"
         )
-    if label in (layout.text if config.text_column else "", layout.second):
+    if config.text_column and label in layout.texts:
         raise SourceError(f"--text-column and --label-column are both {label!r} ({there})")
     return (layout if layout.text != label else table_format(path, config.text_column, label)), label
 
@@ -313,9 +315,9 @@ def _table_rows(path: Path, layout: TableFormat, label: str, group: str) -> Iter
             raise SourceError(
                 f"{str(path)!r} line {number} has {told} (column {label!r}); give every row one, or take it out"
             )
-        texts = [row.get(name) for name in (layout.text, layout.second) if name]
+        texts = [row.get(name) for name in layout.texts if name]
         texts = ["" if text is None or text != text else text for text in texts]
-        for text, name in zip(texts, (layout.text, layout.second), strict=False):
+        for text, name in zip(texts, layout.texts, strict=False):
             if not isinstance(text, str):
                 raise SourceError(f"{str(path)!r} line {number}: {name!r} is {type(text).__name__}; expected text")
         if not isinstance(value, str | int | float):
@@ -324,7 +326,7 @@ def _table_rows(path: Path, layout: TableFormat, label: str, group: str) -> Iter
             )
         name = str(value).lower() if isinstance(value, bool) else str(value).strip()
         together = "" if not group or (given := row.get(group)) is None else whole_characters(str(given).strip())
-        yield number, whole_characters(PAIR.join(map(str, texts))), whole_characters(name), together or f"\0{number}"
+        yield number, whole_characters(BETWEEN.join(map(str, texts))), whole_characters(name), together or f"\0{number}"
 
 
 def _line_rows(path: Path) -> Iterator[Row]:

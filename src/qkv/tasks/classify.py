@@ -30,7 +30,7 @@ from torch import Tensor
 
 from qkv.data.baseline.linear import log_softmax
 from qkv.data.config import DataConfig, LabelledOptions
-from qkv.data.examples import Examples, Labelled, encode_texts, is_pairs, load_examples
+from qkv.data.examples import Examples, Labelled, encode_texts, load_examples, n_columns
 from qkv.data.packing import pack_rows
 from qkv.errors import ConfigError
 from qkv.models.layout import Sizes
@@ -61,8 +61,8 @@ class Classify(Task[Examples, TextClassifier]):
     """Probability with which a token is left out of a training text; one token always stays."""
     disturbed: float = 0.2
     """Probability with which a training text gets a class drawn evenly from all instead of its own."""
-    pairs: bool = False
-    """Whether each text is two, with [SEP] between them."""
+    columns: int = 1
+    """How many texts each one is made of, with [SEP] between them."""
     teachers: Callable[[Batch], Tensor] | None = field(default=None, repr=False, compare=False)
     """Gives the probabilities [n_texts, n_classes] that a training batch is to be answered with; None: its classes."""
     joined: float = 0.0
@@ -106,7 +106,7 @@ class Classify(Task[Examples, TextClassifier]):
         """With the options of labelled texts."""
         options = config.labels or LabelledOptions()
         return dataclasses.replace(
-            self, word_dropout=options.word_dropout, disturbed=options.disturbed, pairs=is_pairs(config)
+            self, word_dropout=options.word_dropout, disturbed=options.disturbed, columns=n_columns(config)
         )
 
     def load(self, config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> Examples:
@@ -315,7 +315,7 @@ class Classify(Task[Examples, TextClassifier]):
             if special:
                 part = [tokenizer.encode(text, special=True) for text in chunk]
             else:
-                part = [encode_texts(tokenizer, [text], self.pairs)[0] for text in chunk]
+                part = [encode_texts(tokenizer, [text], self.columns)[0] for text in chunk]
             part = [np.asarray(ids if len(ids) else [tokenizer.unknown_id or 0])[: model.sizes.n_ctx] for ids in part]
             lengths = np.array([len(ids) for ids in part])
             batch = _batch(np.concatenate(part), lengths, np.zeros(len(part), dtype=np.int64), model.sizes.n_ctx)
