@@ -2,9 +2,10 @@
 
 SOURCE is a text file (.gz or .zst too), a folder of texts, or a JSONL, CSV, TSV or Parquet table (--text-column).
 Without it the text is the manual topics and docstrings inside your own Python. In a folder, files or folders named
-train, valid (val, dev) and test are used as their names say, and the test is left alone. With --task classify SOURCE is
-a table with a label column, or lines of a label, a space and a text; with --task image an IDX file of images, or a
-folder that holds a folder of images for each class; with --task translate two files of equally many lines, LEFT:RIGHT.
+train, valid (val, dev) and test are used as their names say, and the test is left alone. With --task classify,
+multilabel or regress SOURCE is a table with a label column, or lines of a label, a space and a text; with --task image
+an IDX file of images, or a folder that holds a folder of images for each class; with --task translate two files of
+equally many lines, LEFT:RIGHT.
 Without a budget (--steps, --minutes, --until-loss) one is chosen from the data and this machine, at most 5 minutes.
 
 Example:
@@ -84,10 +85,10 @@ def _describe_model(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to train")
     what.add_argument(
         "--task",
-        type=usually("causal", "masked", "classify", "image", "translate"),
+        type=usually("causal", "masked", "classify", "multilabel", "regress", "image", "translate"),
         metavar="NAME",
-        help="causal (predict the next token, the default), masked (fill [MASK]), classify (label texts),"
-        " image (classify images) or translate (SOURCE is LEFT:RIGHT)",
+        help="causal (predict the next token, the default), masked (fill [MASK]), classify (label texts), multilabel"
+        " (any number of labels), regress (numbers), image (classify images) or translate (SOURCE is LEFT:RIGHT)",
     )
     what.add_argument(
         "--preset",

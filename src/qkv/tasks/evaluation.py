@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from qkv.jsontypes import JsonObject
-from qkv.tasks.batch import Batch, Drop, places_of
+from qkv.tasks.batch import Batch, Drop, places_of, with_uniform_labels
 from qkv.tasks.data import ModelT, ReadT
 from qkv.tasks.figures import AtPosition, Evaluation, Figure, Scores
 
@@ -77,6 +77,10 @@ class Objective(Protocol[ReadT, ModelT]):
         The random-label control draws from them.
         """
         return np.arange(n)
+
+    def uniform(self, batch: Batch, labels: np.ndarray, seed: int, step: int, examples: np.ndarray) -> Batch:
+        """The batch of the random-label control; see `batch.with_uniform_labels`."""
+        return with_uniform_labels(batch, labels, seed, step, examples, by_place=self.target == "token")
 
     def val_batches(self, corpus: ReadT, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """The whole validation split in a fixed order, `batch_size` items at a time; independent of any seed."""

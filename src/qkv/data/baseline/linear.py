@@ -82,10 +82,14 @@ class Linear:
         """TF-IDF of each text."""
         return _weighted(_counted(texts, self.keys), self.keys, self.idf)
 
+    def scores(self, texts: Sequence[str]) -> np.ndarray:
+        """Weights times vectors, plus bias: float64 [n, n_out]."""
+        parts = [self.vectors(texts[i : i + _CHUNK]).times(self.weights) for i in range(0, len(texts), _CHUNK)]
+        return np.concatenate([np.zeros((0, len(self.bias))), *parts]) + self.bias
+
     def logits(self, texts: Sequence[str]) -> np.ndarray:
         """The score of each class for each text: float64 [n, n_classes]; the first of two classes has 0."""
-        parts = [self.vectors(texts[i : i + _CHUNK]).times(self.weights) for i in range(0, len(texts), _CHUNK)]
-        return classes_of(np.concatenate([np.zeros((0, len(self.bias))), *parts]) + self.bias)
+        return classes_of(self.scores(texts))
 
     def tensors(self, prefix: str = "") -> dict[str, np.ndarray]:
         """What is stored of it, by name."""
@@ -106,17 +110,34 @@ def fit_linear(
     classes: int64 [n]; held: bool [n], None holds none; `class_weights` [n_classes] multiply each text's loss. Both
     models count the same n-grams.
     """
+    each = None if class_weights is None else class_weights[classes]
+    n_out = 1 if n_classes == 2 else n_classes
+    linear, scores = fit_scores(texts, of_classes(classes), n_out, held=held, each=each, tolerance=tolerance)
+    return linear, classes_of(scores)
+
+
+def fit_scores(
+    texts: Sequence[str],
+    loss: "Loss",
+    n_out: int,
+    *,
+    held: np.ndarray | None = None,
+    each: np.ndarray | None = None,
+    strength: float = STRENGTH,
+    tolerance: float = TOLERANCE,
+) -> tuple[Linear, np.ndarray]:
+    """The same for the scores [n_held, n_out] of any loss of all texts, each of which weighs `each` [n]."""
     keys, idf, counted = _vocabulary(_counted(texts, None))
     x = _weighted(counted, keys, idf)
-    each = np.ones(len(texts)) if class_weights is None else class_weights[classes]
+    each = np.ones(len(texts)) if each is None else each
     held = np.zeros(len(texts), dtype=bool) if held is None else held
-    table = np.zeros((len(keys) + 1, 1 if n_classes == 2 else n_classes))
-    logits = np.zeros((0, n_classes))
+    table = np.zeros((len(keys) + 1, n_out))
+    scores = np.zeros((0, n_out))
     if held.any():
-        table = _fitted(x, classes, each * ~held, table, tolerance)
-        logits = classes_of(x.times(table[:-1]) + table[-1])[held]
-    table = _fitted(x, classes, each, table, tolerance)
-    return Linear(keys=keys, idf=idf, weights=table[:-1].astype(np.float32), bias=table[-1]), logits
+        table = _fitted(x, loss, each * ~held, table, tolerance, strength)
+        scores = (x.times(table[:-1]) + table[-1])[held]
+    table = _fitted(x, loss, each, table, tolerance, strength)
+    return Linear(keys=keys, idf=idf, weights=table[:-1].astype(np.float32), bias=table[-1]), scores
 
 
 def cross_validated(texts: Sequence[str], classes: np.ndarray, n_classes: int, folds: np.ndarray) -> np.ndarray:
@@ -130,7 +151,7 @@ def cross_validated(texts: Sequence[str], classes: np.ndarray, n_classes: int, f
     logits = np.zeros((len(texts), n_classes))
     for fold in range(int(folds.max()) + 1):
         mine = folds == fold
-        table = _fitted(x, classes, 1.0 - mine, start, TOLERANCE)
+        table = _fitted(x, of_classes(classes), 1.0 - mine, start, TOLERANCE)
         logits[mine] = classes_of(x.times(table[:-1]) + table[-1])[mine]
     return logits
 
@@ -140,13 +161,56 @@ def fit_dense(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(weights [d, n_out], bias [n_out]) of logistic regression on dense vectors x [n, d], for `classes_of`."""
     start = np.zeros((x.shape[1] + 1, 1 if n_classes == 2 else n_classes))
-    table = _least(x.__matmul__, x.T.__matmul__, classes, np.ones(len(x)), start, tolerance, strength)
+    table = _least(x.__matmul__, x.T.__matmul__, of_classes(classes), np.ones(len(x)), start, tolerance, strength)
     return table[:-1], table[-1]
 
 
-def _fitted(x: Vectors, classes: np.ndarray, each: np.ndarray, start: np.ndarray, tolerance: float) -> np.ndarray:
+def _fitted(
+    x: Vectors, loss: "Loss", each: np.ndarray, start: np.ndarray, tolerance: float, strength: float = STRENGTH
+) -> np.ndarray:
     """`_least` of sparse vectors."""
-    return _least(x.times, x.turned(len(start) - 1).times, classes, each, start, tolerance, STRENGTH)
+    return _least(x.times, x.turned(len(start) - 1).times, loss, each, start, tolerance, strength)
+
+
+Loss = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Scores float64 [n, n_out] -> (the loss of each text [n], its slopes [n, n_out])."""
+
+
+def of_classes(classes: np.ndarray) -> Loss:
+    """Cross-entropy with classes int64 [n]; one score is the log-odds of the second of two."""
+    rows = np.arange(len(classes))
+
+    def loss(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        logs = log_softmax(classes_of(scores))
+        slope = np.exp(logs)
+        slope[rows, classes] -= 1
+        return -logs[rows, classes], slope[:, -scores.shape[1] :]
+
+    return loss
+
+
+def of_sets(wanted: np.ndarray) -> Loss:
+    """The cross-entropies of independent labels, summed; wanted [n, n_labels] is 1 for each label that a text has."""
+
+    def loss(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (np.logaddexp(0, scores) - wanted * scores).sum(1), sigmoid(scores) - wanted
+
+    return loss
+
+
+def of_values(values: np.ndarray) -> Loss:
+    """Half the squared error; values [n]."""
+
+    def loss(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        away = scores - values[:, None]
+        return 0.5 * np.square(away).sum(1), away
+
+    return loss
+
+
+def sigmoid(scores: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-scores)), without overflow."""
+    return np.exp(-np.logaddexp(0, -scores))
 
 
 _Product = Callable[[np.ndarray], np.ndarray]
@@ -155,7 +219,7 @@ _Product = Callable[[np.ndarray], np.ndarray]
 def _least(
     times: _Product,
     across: _Product,
-    classes: np.ndarray,
+    loss: Loss,
     each: np.ndarray,
     start: np.ndarray,
     tolerance: float,
@@ -165,19 +229,17 @@ def _least(
 
     `times` and `across` multiply the vectors, and their transpose, by a matrix; `each` [n] weighs the texts' losses.
     """
-    n_out = start.shape[1]
-    texts, scale = np.arange(len(classes)), 1 / (strength * max(1.0, float(each.sum())))
+    scale = 1 / (strength * max(1.0, float(each.sum())))
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         table = flat.reshape(start.shape)
-        logs = log_softmax(classes_of(times(table[:-1]) + table[-1]))
-        slope = np.exp(logs)
-        slope[texts, classes] -= 1
-        slope = each[:, None] * slope[:, -n_out:]
-        loss = -strength * float((each * logs[texts, classes]).sum())
+        nats, slope = loss(times(table[:-1]) + table[-1])
+        slope = each[:, None] * slope
         grad = strength * np.concatenate([across(slope), slope.sum(0, keepdims=True)])
         grad[:-1] += table[:-1]
-        return scale * (loss + 0.5 * float(np.vdot(table[:-1], table[:-1]))), scale * grad.ravel()
+        return scale * (
+            strength * float((each * nats).sum()) + 0.5 * float(np.vdot(table[:-1], table[:-1]))
+        ), scale * grad.ravel()
 
     return minimize(objective, start.ravel(), tolerance).reshape(start.shape)
 
@@ -355,7 +417,10 @@ def of_columns(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
             shared = np.array([_hash(word) & ~1 for word in sorted({*left} & {*right})], dtype=np.uint64)
             pair = _MOST_COLUMNS * a + b
             bins = [((pair << 4) + k << 4) + found for k, found in enumerate(_bins(left, right))]
-            keys += [_pairs_of(shared, np.uint64(256 + pair)), np.array(bins, dtype=np.uint64)]
+            keys += [
+                _pairs_of(shared, np.full(len(shared), 256 + pair, dtype=np.uint64)),
+                np.array(bins, dtype=np.uint64),
+            ]
             rows.append(np.full(len(shared) + len(bins), i))
     return np.concatenate(rows), np.concatenate(keys)
 

@@ -183,7 +183,8 @@ class Sections:
     def loss(self) -> LossSection | None:
         """Training and validation loss beside the baselines."""
         found = self.facts.get("baselines")
-        n_answers = len(self.settings.get("model", {}).get("classes", ())) or self.sizes.get("d_vocab")
+        n_classes = len(self.settings.get("model", {}).get("classes", ()))
+        n_answers = self.task.guessed or n_classes or self.sizes.get("d_vocab")
         lines = baselines(found, n_answers, self.task.yardsticks)
         return loss_section(self.telemetry, lines, found or {}) if self.telemetry else None
 
