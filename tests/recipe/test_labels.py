@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import qkv
 from qkv import cli
 from qkv.errors import ConfigError, UserError
+from qkv.views.report.report import read_report
 
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 1, "d_mlp": 32, "batch_size": 16}
 METRICS = {"multilabel": "micro_f1", "regress": "rmse"}
@@ -65,3 +67,14 @@ def test_it_answers_and_is_evaluated_on_another_table(run, tmp_path: Path, capsy
     (tmp_path / "bad.csv").write_text(unknown)
     assert cli.main(["eval", str(run.path), str(tmp_path / "bad.csv")]) == 2
     assert ("'bird', a class that training has not seen" if "bird" in unknown else "'x'") in capsys.readouterr().err
+
+
+def test_a_classifiers_decisions_are_in_its_report(sources_by_task: dict, tmp_path: Path) -> None:
+    run = qkv.train(
+        sources_by_task["classify"], out=tmp_path / "run", task="classify", steps=2, set=SMALL,
+        threads=1, precision="fp32", report=False, watch="off",
+    )  # fmt: skip
+    with run.telemetry() as telemetry:
+        found = telemetry.facts()["decisions"]
+    assert np.trace(found["confusion"]) == round(run.summary["accuracy"] * found["n"]) == found["n"] - found["n_wrong"]
+    assert read_report(run.path).decisions == found and found["classes"] == ["cat", "other"]

@@ -212,14 +212,12 @@ def load_examples(
     holds = options.linear and not config.classes
     sketches = sketch(source.texts, compare=val is None or holds)
     groups = _groups(source, sketches)
-    held_out = None
-    if val is None:
-        held_out = hold_out(numbers, groups, sketches.keys, MOST_VAL_TEXTS)
+    held_out = None if val is not None else hold_out(numbers, groups, sketches.keys, MOST_VAL_TEXTS)
+    if held_out is not None:
+        rule = _checked_rule(config, source, numbers, held_out, classes, shape)
         sides = [_chosen(source, ~held_out), _chosen(source, held_out)]
-        _check_sides(source, numbers, held_out, shape)
-        rule = _rule(numbers, held_out, classes if shape == "class" else (), config.group_column)
-        rule = source.published.said(minus=rule) if source.published else rule
     else:
+        assert val is not None
         sides = [(source.texts, source.labels), (val.texts, val.labels)]
         _strata(val, classes, shape, source.path)
         rule = _given(config, source, val, sketches)
@@ -241,7 +239,7 @@ def load_examples(
         train=train,
         val=measured,
         classes=classes,
-        held=_held(numbers[mine], together, sketches.keys[mine]) if holds else np.zeros(len(together), dtype=bool),
+        held=_held(numbers[mine], together, sketches.keys[mine]) & holds,
         groups=together,
         shape=shape,
         weights=balanced(train.classes, len(classes)) if options.class_weights == "balanced" else None,
@@ -439,14 +437,23 @@ def _chosen(source: LabelledTexts, wanted: np.ndarray) -> tuple[list[str], list[
     return [source.texts[i] for i in rows], [source.labels[i] for i in rows]
 
 
-def _check_sides(source: LabelledTexts, numbers: np.ndarray, held_out: np.ndarray, shape: str) -> None:
-    """Raises SourceError where nothing could be held out, or a class would not be trained on."""
+def _checked_rule(
+    config: DataConfig,
+    source: LabelledTexts,
+    numbers: np.ndarray,
+    held_out: np.ndarray,
+    classes: tuple[str, ...],
+    shape: str,
+) -> str:
+    """What is held out, in words. Raises SourceError where nothing could be, or a class would not be trained on."""
     if not held_out.any() or len(set(numbers[~held_out].tolist())) < len(set(numbers.tolist())):
         some = "some of each class out" if shape == "class" else "some out"
         raise SourceError(
             f"the {len(numbers):,} rows of {source.path!r} are too few or too alike to hold {some};"
             " give labelled texts for validation with --val FILE"
         )
+    rule = _rule(numbers, held_out, classes if shape == "class" else (), config.group_column)
+    return source.published.said(minus=rule) if source.published else rule
 
 
 def _numbers(source: LabelledTexts, classes: tuple[str, ...], shape: str, trained_on: str = "") -> np.ndarray:

@@ -33,6 +33,7 @@ from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.examples import Examples, Labelled, encode_texts, load_examples, n_columns
 from qkv.data.packing import pack_rows
 from qkv.errors import ConfigError
+from qkv.jsontypes import JsonObject
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.randomness import Permutation, uniforms
@@ -292,6 +293,17 @@ class Classify(Task[Examples, TextClassifier]):
             "calibration_error": Figure(error, None, "calibration error (15 bins of equally many)"),
             "calibration_by_chance": Figure(chance, None, "expected of exact probabilities"),
         }
+
+    def decisions(self, model: TextClassifier, data: Examples) -> JsonObject:
+        """See `qkv.tasks.labels.decisions`; empty for labels of other shapes."""
+        from qkv.tasks.labels.decisions import decisions
+
+        if self.shape != "class":
+            return {}
+        attention = self._logits_of(model, data.val, np.arange(len(data.val)))
+        linear = None if self.combined is None else self.combined.linear
+        said = self._together(data.val.texts, attention)
+        return decisions(data.val, data.classes, said, lambda texts: self.said(model, data.tokenizer, texts), linear)
 
     def completed(self, model: TextClassifier, data: Examples) -> tuple[Self, bytes]:
         """With the linear model, weighed on texts that attention was not trained on."""

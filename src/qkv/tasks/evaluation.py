@@ -98,6 +98,10 @@ class Objective(Protocol[ReadT, ModelT]):
         """Loss and figures over the whole validation split, with intervals."""
         return evaluate(model, self, data)
 
+    def decisions(self, model: ModelT, data: ReadT) -> JsonObject:
+        """What a report shows of the model's decisions on the validation data; empty for most tasks."""
+        return {}
+
     def bits_per_byte(self, corpus: ReadT, nats: float) -> float | None:
         """`nats`, summed over the validation split, in bits per original byte; None where that has no meaning."""
         return None

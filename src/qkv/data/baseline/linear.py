@@ -91,6 +91,15 @@ class Linear:
         """The score of each class for each text: float64 [n, n_classes]; the first of two classes has 0."""
         return classes_of(self.scores(texts))
 
+    def weight_of(self, word: str, of: int) -> float | None:
+        """The weight of one word for a class, of two classes for one against the other; None where it has none."""
+        key = np.uint64(_hash(word.lower()) & ~1)
+        at = int(np.searchsorted(self.keys, key))
+        if at == len(self.keys) or self.keys[at] != key:
+            return None
+        row = self.weights[at]
+        return float(row[of] if len(row) > 1 else (2 * of - 1) * row[0])
+
     def tensors(self, prefix: str = "") -> dict[str, np.ndarray]:
         """What is stored of it, by name."""
         return {f"{prefix}{name}": np.ascontiguousarray(value) for name, value in vars(self).items()}

@@ -84,6 +84,8 @@ class Report:
     ledger: LedgerSection | None = None
     play: PlaySection | None = None
     other: OtherRun | None = None
+    decisions: JsonObject | None = None
+    """Of a classifier, as `qkv.tasks.labels.decisions` makes it."""
     own: tuple[Section, ...] = ()
     """What other packages show."""
     kept: tuple[int, ...] = ()
@@ -336,6 +338,7 @@ class Sections:
             words=self.words(),
             ledger=ledger_section(self.telemetry) if self.telemetry else None,
             play=self.play(),
+            decisions=self.facts.get("decisions"),
             own=own_sections(self.stored),
             kept=tuple(self.snapshots.steps),
             damaged=self.damaged,
