@@ -222,10 +222,9 @@ def load_examples(
         _strata(val, classes, shape, source.path)
         rule = _given(config, source, val, sketches)
     mine = np.ones(len(numbers), dtype=bool) if held_out is None else ~held_out
-    _, firsts, owner = np.unique(groups[mine], return_index=True, return_inverse=True)
-    together = firsts[owner]
-    asked = (config.text_column, config.label_column, config.group_column)
-    digest = cache_key(source.sha256, val.sha256 if val else "", *asked, source.kind, source.note)
+    together = _renumbered(groups[mine])
+    asked = (config.text_column, config.label_column, config.group_column, source.kind, source.note)
+    digest = cache_key(source.sha256, val.sha256 if val else "", *asked)
     told = progress or (lambda what, share: None)
     columns = n_columns(config)
     tokenizer = _tokenizer(config, sides[0][0], digest, task_specials or columns > 1, cache, told)
@@ -275,6 +274,12 @@ def _strata(source: LabelledTexts, classes: tuple[str, ...], shape: str, trained
         values = np.array(source.labels, dtype=np.float64)
         return np.searchsorted(np.unique(np.quantile(values, np.arange(1, 10) / 10)), values)
     return _numbers(source, classes, shape, trained_on)
+
+
+def _renumbered(groups: np.ndarray) -> np.ndarray:
+    """The first member of each text's group among these texts: int64 [n]."""
+    _, firsts, owner = np.unique(groups, return_index=True, return_inverse=True)
+    return firsts[owner]
 
 
 def _held(classes: np.ndarray, groups: np.ndarray, keys: np.ndarray) -> np.ndarray:
