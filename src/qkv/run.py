@@ -648,6 +648,11 @@ class Run:
         """
         if format not in FORMATS:
             raise ConfigError(unknown("format", format, FORMATS))
+        if not self.task.exported:
+            raise ConfigError(
+                f"{self.path} is a run of the task {self.task.name}, whose answers no other format holds; qkv predict"
+                " and qkv.load give them"
+            )
         if self.config.watched == "names":
             raise ConfigError(f"{self.path} holds the matrices of a model of another program, and not its layout")
         if code := self.config.model.code:
@@ -675,7 +680,7 @@ class Run:
 
     def _left_behind(self) -> list[str]:
         """A sentence on what an export has not, of a classifier that attention is a part of; else none."""
-        if "attention_share" not in self.summary:
+        if "attention_accuracy" not in self.summary:
             return []
         own, alone = (percent(self.summary[name]) for name in ("accuracy", "attention_accuracy"))
         return [

@@ -114,6 +114,12 @@ def short(value: float) -> str:
 # comparisons
 
 
+def metric_name(name: str) -> str:
+    """A task's metric as people write it."""
+    known = {"bleu": "BLEU", "micro_f1": "micro F1", "rmse": "RMSE"}
+    return known.get(name, name.replace("_", " "))
+
+
 def as_good_as(name: str, size: str, low: float, high: float, *, close: float, unit: str) -> str:
     """What is said of `name`, whose figure is `size`, where the 95% interval of the difference, [low, high], holds 0.
 

@@ -53,7 +53,7 @@ def bash(words, tmp_path):
     ("words", "offered"),
     [
         (["qkv", "ver"], ["verify"]),
-        (["qkv", "train", "--task", "m"], ["masked"]),
+        (["qkv", "train", "--task", "m"], ["masked", "multilabel"]),
         (["qkv", "train", "--th"], ["--threads"]),
         (["qkv", "train", "--steps", ""], []),
         (["qkv", "show", "my"], ["my texts"]),

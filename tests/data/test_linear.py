@@ -6,7 +6,7 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from qkv.data.baseline.linear import STRENGTH, WORDS, Linear, balanced, fit_linear, read_linear
+from qkv.data.baseline.linear import STRENGTH, WORDS, Linear, balanced, fit_linear, of_columns, read_linear
 from qkv.randomness import generator
 
 STEMS = "good fine bad poor film plot cast it's Größe naïve don't a".split()
@@ -31,7 +31,7 @@ def theirs() -> tuple[csr_matrix, csr_matrix]:
     return train, hstack([each.transform(texts("other")) for each in (words, runs)]).tocsr()
 
 
-def test_vectors_are_those_of_scikit_learn_but_for_the_order_of_columns(fitted, theirs) -> None:
+def test_vectors_are_those_of_scikit_learn_but_for_the_orderof_columns(fitted, theirs) -> None:
     x, expected = fitted[2].vectors(texts("other")), theirs[1]
     ours = csr_matrix((x.values, x.columns, x.starts), shape=(80, len(fitted[2].keys)))
     assert ours.shape == expected.shape
@@ -64,3 +64,37 @@ def test_held_texts_are_answered_by_a_model_that_never_saw_their_classes() -> No
 def test_what_is_stored_is_read_again(fitted) -> None:
     again = read_linear(fitted[2].tensors("a."), "a.")
     np.testing.assert_array_equal(again.logits(texts("other")), fitted[2].logits(texts("other")))
+
+
+def columns(n: int, name: str) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Texts of two columns of made-up words; whether most words are shared, and whether red is in the first column."""
+    draws, rows, alike, first = generator("tests", "columns", name), [], [], []
+    for _ in range(n):
+        left = [f"w{i}" for i in draws.integers(10_000, size=6)]
+        same, red = bool(draws.integers(2)), bool(draws.integers(2))
+        right = list(draws.permutation(left)) if same else [f"w{i}" for i in draws.integers(10_000, size=6)]
+        sides = [*left, "red" if red else "blue"], [*right, "blue" if red else "red"]
+        rows.append(" [SEP] ".join(" ".join(draws.permutation(side)) for side in sides))
+        alike.append(same)
+        first.append(red)
+    return rows, np.array(alike, dtype=int), np.array(first, dtype=int)
+
+
+def test_texts_of_two_columns_are_told_by_what_they_share_and_by_where_a_word_is() -> None:
+    train, *answers = columns(200, "train")
+    other, *wanted = columns(200, "other")
+    for known, expected in zip(answers, wanted, strict=True):
+        model, _ = fit_linear(train, known, 2)
+        assert (model.logits(other).argmax(1) == expected).mean() > 0.95
+    whole = [text.replace(" [SEP] ", " ") for text in train], [text.replace(" [SEP] ", " ") for text in other]
+    blind, _ = fit_linear(whole[0], answers[1], 2)
+    assert (blind.logits(whole[1]).argmax(1) == wanted[1]).mean() < 0.65  # as one text, the columns are not told apart
+
+
+def test_bins_of_two_columns_are_shares_of_words_and_of_runs() -> None:
+    rows, keys = of_columns(["alone", "a b c d [SEP] a b"])
+    bins = {int(key) >> 4 & 15: int(key) & 15 for key in keys if key < 1 << 16}
+    assert [bins[k] for k in range(3)] == [5, 5, 10] and bins[6] == 3  # half as many words: 0.5 - 0.2
+    assert {int(key) >> 8 for key in keys if key < 1 << 16} == {0x01}
+    assert set(rows.tolist()) == {1} and len(of_columns(["alone"])[1]) == 0
+    assert len(set(map(int, keys)) & set(map(int, of_columns(["x b [SEP] b y"])[1])) - {*range(1 << 16)}) == 3

@@ -200,9 +200,9 @@ def test_a_second_column_of_text_is_asked_about_and_read_with_sep_between(tmp_pa
         tokenizer.special["[SEP]"],
         *tokenizer.encode(PAIRS[0]["hypothesis"]),
     ]
-    assert encode_texts(tokenizer, [text], True)[0].tolist() == wanted
+    assert encode_texts(tokenizer, [text], 2)[0].tolist() == wanted
     assert (data.train.ids == tokenizer.special["[SEP]"]).sum() == len(data.train)
-    assert encode_texts(tokenizer, ["a [SEP] b"], False)[0].tolist() == tokenizer.encode("a [SEP] b").tolist()
+    assert encode_texts(tokenizer, ["a [SEP] b"], 1)[0].tolist() == tokenizer.encode("a [SEP] b").tolist()
     alone = DataConfig(source=str(path), text_column="premise", tokenizer="word")
     assert find_task("classify").load(alone, cache=None).receipt.columns["hypothesis"] == "unused"
     with pytest.raises(SourceError, match="names two columns, which only --task classify reads"):
@@ -217,8 +217,8 @@ def test_a_run_of_pairs_answers_as_it_was_trained(tmp_path):
         report=False, watch="off",
     )  # fmt: skip
     text = f"{PAIRS[1]['premise']} [SEP] {PAIRS[1]['hypothesis']}"
-    assert run.task.pairs and run.predict([text])[0] in "yn"
-    ids = encode_texts(run.tokenizer, [text], True)[0]
+    assert run.task.columns == 2 and run.predict([text])[0] in "yn"
+    ids = encode_texts(run.tokenizer, [text], 2)[0]
     assert (
         run.tokenizer.special["[SEP]"] in ids and len(ids) == len(run.tokenizer.encode(text.replace("[SEP]", ""))) + 1
     )
@@ -398,3 +398,21 @@ def test_a_bin_file_is_called_what_it_is(tmp_path, data, said):
     if said != "binary":
         with pytest.raises(SourceError, match=f"is {said}"):
             load_images(str(tmp_path / "m.bin"))
+
+
+def test_three_columns_are_read_with_sep_between_each_two(tmp_path, capsys):
+    rows = [{"a": f"one {i}", "b": f"two {i}", "c": f"three {i}", "label": "yn"[i % 2]} for i in range(60)]
+    path = table(tmp_path / "t.csv", rows)
+    data = find_task("classify").load(DataConfig(source=str(path), text_column="a,b,c", tokenizer="word"), cache=None)
+    assert "one 7 [SEP] two 7 [SEP] three 7" in data.train.texts + data.val.texts
+    sep = data.tokenizer.special["[SEP]"]
+    assert all((data.train.tokens.document(i) == sep).sum() == 2 for i in range(len(data.train)))
+    ids, lengths = encode_texts(data.tokenizer, ["one [SEP] two [SEP] three", "one"], 3)
+    one, two, three = (int(data.tokenizer.encode(word)[0]) for word in ("one", "two", "three"))
+    assert ids.tolist() == [one, sep, two, sep, three, one] and lengths.tolist() == [5, 1]
+    for asked in ("a,a", "a,,b"):
+        with pytest.raises(SourceError, match="expected columns that differ, with one comma between"):
+            read_labelled(DataConfig(source=str(path), text_column=asked))
+    repeated = ["--text-column", "a", "--text-column", "c"]
+    assert main(["plan", str(path), "--task", "classify", *repeated, "--receipt"]) != 1
+    assert "text: a, c; label: label; unused: b" in "".join(capsys.readouterr())

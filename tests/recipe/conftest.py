@@ -20,6 +20,10 @@ def sources_by_task(small_text: Path, small_pairs: tuple[Path, Path], tmp_path_f
     lines = small_text.read_text("utf-8").splitlines()
     table = "".join(f"{line}\t{'cat' if 'cat' in line else 'other'}\n" for line in lines[:300])
     (folder / "labels.tsv").write_text("text\tlabel\n" + table, encoding="utf-8")
+    numbers = "".join(f"{len(line)}.5\t{line}\n" for line in lines[:300])
+    (folder / "numbers.txt").write_text(numbers, encoding="utf-8")
+    sets = "".join(f"{line}\t{'|'.join(w for w in ('cat', 'dog') if w in line)}\n" for line in lines[:300])
+    (folder / "sets.tsv").write_text("text\tlabels\n" + sets, encoding="utf-8")
     images = folder / "images"
     images.mkdir()
     for name, n in (("train", 60), ("t10k", 20)):
@@ -28,7 +32,9 @@ def sources_by_task(small_text: Path, small_pairs: tuple[Path, Path], tmp_path_f
             head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
             (images / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes()))
     texts = {"causal": small_text, "masked": small_text}
-    return texts | {"classify": folder / "labels.tsv", "image": images, "translate": ":".join(map(str, small_pairs))}
+    labels = {"classify": "labels.tsv", "multilabel": "sets.tsv", "regress": "numbers.txt"}
+    texts |= {task: folder / name for task, name in labels.items()}
+    return texts | {"image": images, "translate": ":".join(map(str, small_pairs))}
 
 
 @pytest.fixture

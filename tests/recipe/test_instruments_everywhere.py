@@ -33,6 +33,10 @@ def sources(small_text: Path, small_pairs: tuple[Path, Path], tmp_path_factory: 
     lines = small_text.read_text("utf-8").splitlines()
     table = "".join(f"{line}\t{'cat' if 'cat' in line else 'other'}\n" for line in lines[:300])
     (folder / "labels.tsv").write_text("text\tlabel\n" + table, encoding="utf-8")
+    numbers = "".join(f"{len(line)}.5\t{line}\n" for line in lines[:300])
+    (folder / "numbers.txt").write_text(numbers, encoding="utf-8")
+    sets = "".join(f"{line}\t{'|'.join(w for w in ('cat', 'dog') if w in line)}\n" for line in lines[:300])
+    (folder / "sets.tsv").write_text("text\tlabels\n" + sets, encoding="utf-8")
     images = folder / "images"
     images.mkdir()
     for name, n in (("train", 60), ("t10k", 20)):
@@ -42,7 +46,9 @@ def sources(small_text: Path, small_pairs: tuple[Path, Path], tmp_path_factory: 
             (images / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes()))
     pairs = ":".join(map(str, small_pairs))
     texts = {"causal": small_text, "masked": small_text}
-    return texts | {"classify": folder / "labels.tsv", "image": images, "translate": pairs}
+    labels = {"classify": "labels.tsv", "multilabel": "sets.tsv", "regress": "numbers.txt"}
+    texts |= {task: folder / name for task, name in labels.items()}
+    return texts | {"image": images, "translate": pairs}
 
 
 def train(case: tuple[str, str], sources: dict, out: Path, **more):

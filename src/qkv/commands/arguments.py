@@ -92,6 +92,21 @@ def usually(*options: str) -> Words:
     return Words(options, False)
 
 
+class Joined(argparse.Action):
+    """An option that may be repeated; its values are one, with commas between."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Puts a value behind those before it."""
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, f"{before},{values}" if before else values)
+
+
 class a_run(str):  # noqa: N801 - named as the other kinds of values
     """The folder of a run, or one of Hugging Face."""
 

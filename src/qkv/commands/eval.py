@@ -12,7 +12,7 @@ Example:
 import argparse
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import a_source, add_json, add_run, add_weights, split_changes
+from qkv.commands.arguments import Joined, a_source, add_json, add_run, add_weights, split_changes
 from qkv.commands.printing import screen
 from qkv.errors import UserError
 from qkv.words import figure
@@ -27,8 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("source", nargs="?", type=a_source, metavar="SOURCE", help="another text to score")
     parser.add_argument("--change", action="append", default=[], metavar="SEL=OP", help="what to do to matrices first")
-    for what in ("text", "label"):
-        parser.add_argument(f"--{what}-column", metavar="NAME", help=f"the column of SOURCE that holds the {what}")
+    parser.add_argument(
+        "--text-column", action=Joined, metavar="NAME", help="the column of SOURCE that holds the text, or several"
+    )
+    parser.add_argument("--label-column", metavar="NAME", help="the column of SOURCE that holds the label")
     add_weights(parser)
     parser.add_argument("--by-position", action="store_true", help="the loss by place in the window as well (texts)")
     add_json(parser)

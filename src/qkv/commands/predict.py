@@ -113,8 +113,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _sure(run: "Run", texts: list[str], options: "PredictOptions", at_least: float) -> list[str | None]:
     """The most probable class of each input, None where it is less probable. Raises UserError without classes."""
-    if not run.config.model.classes:
-        raise UserError(f"--at-least is for a run that answers with classes; the task {run.task.name} has none")
+    if not (run.config.model.classes and run.task.picks):
+        raise UserError(f"--at-least is for a run that answers with one class; the task {run.task.name} does not")
     best = [cast("Ranked", found)[0] for found in run.scores(texts, 1, options)]
     return [str(one["output"]) if float(one["probability"]) >= at_least else None for one in best]
 

@@ -14,7 +14,7 @@ Example:
 import argparse
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import a_source, add_json, add_run, add_weights, whole
+from qkv.commands.arguments import Joined, a_source, add_json, add_run, add_weights, whole
 from qkv.commands.printing import screen
 from qkv.words import percent
 
@@ -27,7 +27,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("source", type=a_source, metavar="FILE", help="labeled words or labeled texts")
     parser.add_argument("--label-column", metavar="NAME", help="the column that holds the labels (CoNLL-U: upos)")
-    parser.add_argument("--text-column", metavar="NAME", help="the column of a table that holds the texts")
+    parser.add_argument(
+        "--text-column", action=Joined, metavar="NAME", help="the column of a table that holds the texts"
+    )
     parser.add_argument("--at", type=whole(0), metavar="STEP", help="the weights of this step, if they were kept")
     add_weights(parser)
     add_json(parser)

@@ -2,15 +2,17 @@
 
 SOURCE is a text file (.gz or .zst too), a folder of texts, or a JSONL, CSV, TSV or Parquet table (--text-column).
 Without it the text is the manual topics and docstrings inside your own Python. In a folder, files or folders named
-train, valid (val, dev) and test are used as their names say, and the test is left alone. With --task classify SOURCE is
-a table with a label column, or lines of a label, a space and a text; with --task image an IDX file of images, or a
-folder that holds a folder of images for each class; with --task translate two files of equally many lines, LEFT:RIGHT.
+train, valid (val, dev) and test are used as their names say, and the test is left alone. With --task classify,
+multilabel or regress SOURCE is a table with a label column, or lines of a label, a space and a text; with --task image
+an IDX file of images, or a folder that holds a folder of images for each class; with --task translate two files of
+equally many lines, LEFT:RIGHT.
 Without a budget (--steps, --minutes, --until-loss) one is chosen from the data and this machine, at most 5 minutes.
 
 Example:
   qkv train
   qkv train my.txt --minutes 3
   qkv train reviews.tsv --task classify --label-column stars --val more.tsv
+  qkv train pairs.tsv --task classify --text-column premise --text-column hypothesis
   qkv train reviews.tsv --task classify --from runs/masked-1 --only head
   qkv train my.txt --preset textbook --freeze W_E --out runs/frozen
   qkv train train.de:train.en --task translate --val val.de:val.en
@@ -29,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.commands import processes
-from qkv.commands.arguments import a_run, a_source, add_json, one_of, positive, split_changes, usually, whole
+from qkv.commands.arguments import Joined, a_run, a_source, add_json, one_of, positive, split_changes, usually, whole
 from qkv.commands.arguments import settings as read_settings
 from qkv.config import load_toml
 from qkv.errors import QkvError
@@ -83,10 +85,10 @@ def _describe_model(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to train")
     what.add_argument(
         "--task",
-        type=usually("causal", "masked", "classify", "image", "translate"),
+        type=usually("causal", "masked", "classify", "multilabel", "regress", "image", "translate"),
         metavar="NAME",
-        help="causal (predict the next token, the default), masked (fill [MASK]), classify (label texts),"
-        " image (classify images) or translate (SOURCE is LEFT:RIGHT)",
+        help="causal (predict the next token, the default), masked (fill [MASK]), classify (label texts), multilabel"
+        " (any number of labels), regress (numbers), image (classify images) or translate (SOURCE is LEFT:RIGHT)",
     )
     what.add_argument(
         "--preset",
@@ -132,7 +134,10 @@ def _describe_text(parser: argparse.ArgumentParser) -> None:
     )
     text.add_argument("--vocab", type=whole(2), metavar="N", help="vocabulary size of a fitted tokenizer")
     text.add_argument(
-        "--text-column", metavar="NAME", help="the column of a table that holds the text (classify: or two, A,B)"
+        "--text-column",
+        action=Joined,
+        metavar="NAME",
+        help="the column of a table that holds the text (classify: or several, A,B or the option again)",
     )
     text.add_argument("--label-column", metavar="NAME", help="the column of a table that holds the label (classify)")
     text.add_argument(

@@ -14,16 +14,29 @@ from pathlib import Path
 
 import numpy as np
 
-from qkv.data.baseline.linear import Linear, balanced, cross_validated, fit_linear, sample
+from qkv.data.baseline.linear import (
+    BETWEEN,
+    STRENGTH,
+    Linear,
+    Loss,
+    balanced,
+    cross_validated,
+    fit_linear,
+    fit_scores,
+    of_classes,
+    of_sets,
+    of_values,
+    sample,
+)
 from qkv.data.caching import cache_key
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.corpus import fitted_tokenizer, joined_hash
 from qkv.data.dataset import DataSet
 from qkv.data.dedup import Sketches, group_copies, joined_groups, phrase_groups, sketch
-from qkv.data.labelled import PAIR, LabelledTexts, check_classes, class_order, read_labelled
+from qkv.data.labelled import LabelledTexts, check_classes, class_order, labels_of, read_labelled
 from qkv.data.sources.receipt import ReadFile, Receipt, Rows, make_receipt
 from qkv.data.sources.source import Chunk
-from qkv.data.sources.tables import count_rows
+from qkv.data.sources.tables import count_rows, each_column
 from qkv.data.split import Part, Split, repeated
 from qkv.errors import SourceError
 from qkv.randomness import generator
@@ -40,6 +53,11 @@ MOST_CHARACTERS, MOST_COUNTED = 8_000_000, 200_000
 MOST_FOLDED, _FOLDS = 5_000, 5
 """Training texts up to which the linear model is also cross-validated, and in how many folds."""
 
+MOST_POINTS = 17
+"""Between which values are learned."""
+RIDGE = 1.0
+"""The strength of the linear model of values: the penalty of the weights is half their squares."""
+
 Progress = Callable[[str, float], None]
 
 
@@ -53,6 +71,12 @@ class Labelled:
     """int64 [n]: the number of its class."""
     texts: list[str] = field(repr=False)
     """As they were read."""
+    wanted: np.ndarray | None = None
+    """float32 [n, n_classes]: of sets 1 for each label of a text; of values the shares of the two points around it,
+    whose mean is the value. Then `classes` is its rarest label, or the nearest point. None: each text has its class.
+    """
+    values: np.ndarray | None = None
+    """float64 [n], as read; None: they are no numbers."""
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -84,6 +108,8 @@ class Examples(DataSet):
     """bool [n_train]: training texts that attention is not trained on, so that the linear model and it are weighed."""
     groups: np.ndarray
     """int64 [n_train]: equal for training texts that stay on one side of a split."""
+    shape: str = "class"
+    """What a text has (`labelled.SHAPES`): one of the classes, a set of them, or a value, whose points they are."""
     weights: np.ndarray | None = None
     """float64 [n_classes]: what a text of each class counts in training; None: all count alike."""
 
@@ -91,6 +117,20 @@ class Examples(DataSet):
     def n_train(self) -> int:
         """Training texts: what the size law of labelled texts counts."""
         return len(self.train)
+
+    @cached_property
+    def unit(self) -> tuple[float, float] | None:
+        """Mean and standard deviation of the training values; None where there are none."""
+        if self.train.values is None:
+            return None
+        return float(self.train.values.mean()), float(self.train.values.std()) or 1.0
+
+    def loss(self, rows: np.ndarray) -> Loss:
+        """What scores of these training texts cost; of values in units of their standard deviation."""
+        part = self.train
+        if self.unit is not None and part.values is not None:
+            return of_values((part.values[rows] - self.unit[0]) / self.unit[1])
+        return of_classes(part.classes[rows]) if part.wanted is None else of_sets(part.wanted[rows].astype(np.float64))
 
     @cached_property
     def trained(self) -> np.ndarray:
@@ -110,7 +150,7 @@ class Examples(DataSet):
         each: bool [n_train]; None for more than 5,000, where one held-out part says enough.
         """
         names, owner = np.unique(self.groups, return_inverse=True)
-        if not _FOLDS <= len(names) or len(self.train) > MOST_FOLDED:
+        if not _FOLDS <= len(names) or len(self.train) > MOST_FOLDED or self.shape != "class":
             return None
         folds = generator("folds").permutation(len(names))[owner] % _FOLDS
         logits = cross_validated(self.train.texts, self.train.classes, len(self.classes), folds)
@@ -129,60 +169,67 @@ class Examples(DataSet):
         inside = self.counted
         held, n_classes = self.held[inside], len(self.classes)
         texts = [self.train.texts[i] for i in inside.tolist()]
-        return fit_linear(texts, self.train.classes[inside], n_classes, held=held, class_weights=self.weights)
+        if self.shape == "class":
+            return fit_linear(texts, self.train.classes[inside], n_classes, held=held, class_weights=self.weights)
+        n_out, strength = (1, RIDGE) if self.shape == "value" else (n_classes, STRENGTH)
+        return fit_scores(texts, self.loss(inside), n_out, held=held, strength=strength)
 
     def describe(self) -> str:
         """One line: how many texts, of which classes."""
-        shown = some(self.classes, 6)
+        what = f"of {len(self.classes)} classes ({some(self.classes, 6)})"
+        if self.shape == "set":
+            what = f"with some of {len(self.classes)} labels ({some(self.classes, 6)})"
+        elif self.shape == "value":
+            what = f"with values from {self.classes[0]} to {self.classes[-1]}"
         return (
-            f"{self.name}: {len(self.train):,} training and {len(self.val):,} validation texts of {len(self.classes)}"
-            f" classes ({shown}); {self.rule}; {self.note}"
-            f" ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,})."
+            f"{self.name}: {len(self.train):,} training and {len(self.val):,} validation texts {what};"
+            f" {self.rule}; {self.note} ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,})."
         )
 
 
 def load_examples(
-    config: DataConfig, *, cache: Path | None, task_specials: bool = False, progress: Progress | None = None
+    config: DataConfig,
+    *,
+    cache: Path | None,
+    task_specials: bool = False,
+    progress: Progress | None = None,
+    shape: str = "class",
 ) -> Examples:
     """Read labelled texts, split them, fit or read their tokenizer, and cut them into tokens.
 
-    task_specials: whether the vocabulary needs [PAD] [UNK] [CLS] [SEP] [MASK]. Where `config.classes` is given, labels
-    are those (a run's own), and the texts of `config.val` are measured only.
+    shape: what each text has. task_specials: whether the vocabulary needs [PAD] [UNK] [CLS] [SEP] [MASK]. Where
+    `config.classes` is given, labels are those (a run's own), and the texts of `config.val` are measured only.
 
     Raises SourceError or ConfigError, in one sentence, for what cannot be read as asked.
     """
-    source = read_labelled(config)
-    val = _validation(config, source)
+    source = read_labelled(config, shape=shape)
+    val = _validation(config, source, shape)
     if not config.classes:
-        check_classes(source)
-    classes = config.classes or class_order(source.labels)
-    numbers = _numbers(source, classes)
+        check_classes(source, shape)
+    classes = config.classes or _classes(source, shape)
+    numbers = _strata(source, classes, shape)
     options = config.labels or LabelledOptions(linear=False)
     holds = options.linear and not config.classes
     sketches = sketch(source.texts, compare=val is None or holds)
     groups = _groups(source, sketches)
-    held_out = None
-    if val is None:
-        held_out = hold_out(numbers, groups, sketches.keys, MOST_VAL_TEXTS)
-        sides = [
-            (_chosen(source.texts, ~held_out), numbers[~held_out]),
-            (_chosen(source.texts, held_out), numbers[held_out]),
-        ]
-        _check_sides(source, numbers, held_out)
-        rule = _rule(numbers, held_out, classes, config.group_column)
-        rule = source.published.said(minus=rule) if source.published else rule
+    held_out = None if val is not None else hold_out(numbers, groups, sketches.keys, MOST_VAL_TEXTS)
+    if held_out is not None:
+        rule = _checked_rule(config, source, numbers, held_out, classes, shape)
+        sides = [_chosen(source, ~held_out), _chosen(source, held_out)]
     else:
-        sides = [(source.texts, numbers), (val.texts, _numbers(val, classes, source.path))]
+        assert val is not None
+        sides = [(source.texts, source.labels), (val.texts, val.labels)]
+        _strata(val, classes, shape, source.path)
         rule = _given(config, source, val, sketches)
     mine = np.ones(len(numbers), dtype=bool) if held_out is None else ~held_out
-    _, firsts, owner = np.unique(groups[mine], return_index=True, return_inverse=True)
-    together = firsts[owner]
-    asked = (config.text_column, config.label_column, config.group_column)
-    digest = cache_key(source.sha256, val.sha256 if val else "", *asked, source.kind, source.note)
+    together = _renumbered(groups[mine])
+    asked = (config.text_column, config.label_column, config.group_column, source.kind, source.note)
+    digest = cache_key(source.sha256, val.sha256 if val else "", *asked)
     told = progress or (lambda what, share: None)
-    pairs = is_pairs(config)
-    tokenizer = _tokenizer(config, sides[0][0], digest, task_specials or pairs, cache, told)
-    train, measured = (_labelled(texts, numbers, tokenizer, pairs) for texts, numbers in sides)
+    columns = n_columns(config)
+    tokenizer = _tokenizer(config, sides[0][0], digest, task_specials or columns > 1, cache, told)
+    classes = classes or _points(np.array(sides[0][1], dtype=np.float64))
+    train, measured = (_labelled(*side, tokenizer, columns, classes, shape) for side in sides)
     return Examples(
         name=source.name,
         kind=source.kind,
@@ -191,13 +238,48 @@ def load_examples(
         train=train,
         val=measured,
         classes=classes,
-        held=_held(numbers[mine], together, sketches.keys[mine]) if holds else np.zeros(len(together), dtype=bool),
+        held=_held(numbers[mine], together, sketches.keys[mine]) & holds,
         groups=together,
+        shape=shape,
         weights=balanced(train.classes, len(classes)) if options.class_weights == "balanced" else None,
         rule=rule,
         note=source.note,
-        receipt=_receipt(source, val, held_out),
+        receipt=_receipt(source, val, held_out, columns, shape),
     )
+
+
+def _classes(source: LabelledTexts, shape: str) -> tuple[str, ...]:
+    """The classes or labels of the texts, in order; none of values."""
+    if shape == "value":
+        return ()
+    return class_order(
+        [name for label in source.labels for name in labels_of(label)] if shape == "set" else source.labels
+    )
+
+
+def _points(values: np.ndarray) -> tuple[str, ...]:
+    """The points between which values [n] are learned: all different ones where they are few, else quantiles."""
+    found = np.unique(values)
+    if len(found) > MOST_POINTS:
+        found = np.unique(np.quantile(values, np.linspace(0, 1, MOST_POINTS)))
+    return tuple(repr(value) for value in found.tolist())
+
+
+def _strata(source: LabelledTexts, classes: tuple[str, ...], shape: str, trained_on: str = "") -> np.ndarray:
+    """What a split keeps the shares of, int64 [n]: classes, the rarest label of each set, tenths of values.
+
+    Raises SourceError for a label that is none of the classes, with its line.
+    """
+    if shape == "value":
+        values = np.array(source.labels, dtype=np.float64)
+        return np.searchsorted(np.unique(np.quantile(values, np.arange(1, 10) / 10)), values)
+    return _numbers(source, classes, shape, trained_on)
+
+
+def _renumbered(groups: np.ndarray) -> np.ndarray:
+    """The first member of each text's group among these texts: int64 [n]."""
+    _, firsts, owner = np.unique(groups, return_index=True, return_inverse=True)
+    return firsts[owner]
 
 
 def _held(classes: np.ndarray, groups: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -217,33 +299,39 @@ def _groups(source: LabelledTexts, sketches: Sketches) -> np.ndarray:
     return joined_groups(groups, source.groups) if source.groups else groups
 
 
-def is_pairs(config: DataConfig) -> bool:
-    """Whether each row holds two texts, in columns of their own."""
-    return "," in config.text_column
+def n_columns(config: DataConfig) -> int:
+    """How many texts each row holds, in columns of their own."""
+    return len(each_column(config.text_column))
 
 
-def encode_texts(tokenizer: Tokenizer, texts: list[str], pairs: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of all texts one after another and the length of each; in `pairs`, the first [SEP] of a text is that token.
+def encode_texts(tokenizer: Tokenizer, texts: list[str], columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of all texts one after another and the length of each; of several columns, [SEP] between two is that token.
 
     A tokenizer without the token reads its letters.
     """
-    if not pairs or not texts:
+    if columns < 2 or not texts:
         return tokenizer.encode_many(texts)
-    halves = [text.partition(PAIR) for text in texts]
-    sides = [tokenizer.encode_many([half[side] for half in halves]) for side in (0, 2)]
+    parts = [text.split(BETWEEN, columns - 1) for text in texts]
+    ids, lengths = tokenizer.encode_many([part for each in parts for part in each])
     token = tokenizer.special.get("[SEP]")
-    between = tokenizer.encode(PAIR) if token is None else np.array([token])
-    cut = [np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in sides]
-    ids = [piece for left, right in zip(*cut, strict=True) for piece in (left, between, right)]
-    return np.concatenate(ids), sides[0][1] + sides[1][1] + len(between)
+    between = tokenizer.encode(BETWEEN) if token is None else np.array([token])
+    n_parts = np.array([len(each) for each in parts])
+    lasts = np.cumsum(n_parts) - 1
+    gaps = np.delete(np.cumsum(lengths), lasts)
+    ids = np.insert(ids, np.repeat(gaps, len(between)), np.tile(between, len(gaps)))
+    return ids, np.add.reduceat(lengths, lasts + 1 - n_parts) + (n_parts - 1) * len(between)
 
 
-def _receipt(source: LabelledTexts, val: LabelledTexts | None, held_out: np.ndarray | None) -> Receipt:
-    """What became of the rows of a source, and of what it is validated on, None where that is a part of it."""
-    read, columns, labels, n_blank = [], {}, [], 0
+def _receipt(
+    source: LabelledTexts, val: LabelledTexts | None, held_out: np.ndarray | None, columns: int, shape: str
+) -> Receipt:
+    """What became of the rows of a source, and of what it is validated on, None where that is a part of it; a row holds
+    texts in so many columns.
+    """
+    read, roles, labels, n_blank, n_rows = [], {}, [], 0, 0
     for side in (source,) if val is None else (source, val):
         starts = [first for _, first in side.files] + [len(side.texts)]
-        sizes = np.array([n_utf8(text.split(PAIR, 1)) for text in side.texts], dtype=np.int64)
+        sizes = np.array([n_utf8(text.split(BETWEEN, columns - 1)) for text in side.texts], dtype=np.int64)
         measured = np.full(len(sizes), side is val) if held_out is None else held_out
         what = (
             "labels, columns that are not read, and what is between cells" if side.columns else "labels and white space"
@@ -253,25 +341,27 @@ def _receipt(source: LabelledTexts, val: LabelledTexts | None, held_out: np.ndar
             rest = 0 if name.lower().endswith(".parquet") else facts.n_bytes - int(mine.sum())
             losses = {"byte order mark": facts.n_raw - facts.n_bytes, what: rest}
             read.append((ReadFile(Path(name), losses), int(mine[~held].sum()), int(mine[held].sum())))
-        columns, n_blank = columns | dict(side.columns), n_blank + side.n_blank
-        labels += side.labels
+        roles, n_blank = roles | dict(side.columns), n_blank + side.n_blank
+        labels += [name for label in side.labels for name in (labels_of(label) if shape == "set" else [label])]
+        n_rows += len(side.labels)
     rows = Rows(
-        read=len(labels),
+        read=n_rows,
         set_aside=sum(count_rows(one.path) for one in source.passed if one.is_test),
         left_out=n_blank,
         why=f"{many(n_blank, 'row')} without text" if n_blank else "",
     )
-    return make_receipt(read, source.passed, rows=rows, columns=columns, classes=dict(Counter(labels).most_common()))
+    classes = {} if shape == "value" else dict(Counter(labels).most_common())
+    return make_receipt(read, source.passed, rows=rows, columns=roles, classes=classes)
 
 
-def _validation(config: DataConfig, source: LabelledTexts) -> LabelledTexts | None:
+def _validation(config: DataConfig, source: LabelledTexts, shape: str) -> LabelledTexts | None:
     """The texts that are measured on, where they are given or the folder has a part for that; else None."""
     if config.val and config.val == config.source and source.published is None:
         return source
     if config.val:
-        return read_labelled(replace(config, source=config.val, val=""), measured=True)
+        return read_labelled(replace(config, source=config.val, val=""), measured=True, shape=shape)
     has_part = source.published is not None and source.published.validation
-    return read_labelled(config, measured=True) if has_part else None
+    return read_labelled(config, measured=True, shape=shape) if has_part else None
 
 
 def _given(config: DataConfig, source: LabelledTexts, val: LabelledTexts, train: Sketches) -> str:
@@ -288,12 +378,16 @@ def _given(config: DataConfig, source: LabelledTexts, val: LabelledTexts, train:
 
 
 def _rule(numbers: np.ndarray, held_out: np.ndarray, classes: Sequence[str], column: str) -> str:
-    """What is held out, in words: of each class as much as was wanted, or less where groups stay together."""
-    counts, held = (np.bincount(some, minlength=len(classes)) for some in (numbers, numbers[held_out]))
+    """What is held out, in words: of each class as much as was wanted, or less where groups stay together; without
+    classes, of all.
+    """
+    n = max(len(classes), int(numbers.max()) + 1)
+    counts, held = (np.bincount(some, minlength=n) for some in (numbers, numbers[held_out]))
     share = min(0.1, MOST_VAL_TEXTS / len(numbers))
     part = "a tenth" if share == 0.1 else f"{100 * share:.2g}%"
-    rule = f"{int(held.sum()):,} of {len(numbers):,} texts held out for validation, {part} of each class"
-    none = [(name, count) for name, count, n in zip(classes, counts, held, strict=True) if not n]
+    part += " of each class" * bool(classes)
+    rule = f"{int(held.sum()):,} of {len(numbers):,} texts held out for validation, {part}"
+    none = [(name, count) for name, count, n in zip(classes, counts, held, strict=bool(classes)) if not n]
     lonely, alike = ([repr(name) for name, count in none if (count == 1) == one] for one in (True, False))
     if (held != _wanted(counts, MOST_VAL_TEXTS)).any():
         rule += " at most, since near-copies and phrases of one text stay together"
@@ -342,23 +436,39 @@ def hold_out(
     return chosen
 
 
-def _chosen(texts: Sequence[str], wanted: np.ndarray) -> list[str]:
-    return [texts[i] for i in np.flatnonzero(wanted).tolist()]
+def _chosen(source: LabelledTexts, wanted: np.ndarray) -> tuple[list[str], list[str]]:
+    """Texts and labels of some rows."""
+    rows = np.flatnonzero(wanted).tolist()
+    return [source.texts[i] for i in rows], [source.labels[i] for i in rows]
 
 
-def _check_sides(source: LabelledTexts, numbers: np.ndarray, held_out: np.ndarray) -> None:
-    """Raises SourceError where nothing could be held out, or a class would not be trained on."""
+def _checked_rule(
+    config: DataConfig,
+    source: LabelledTexts,
+    numbers: np.ndarray,
+    held_out: np.ndarray,
+    classes: tuple[str, ...],
+    shape: str,
+) -> str:
+    """What is held out, in words. Raises SourceError where nothing could be, or a class would not be trained on."""
     if not held_out.any() or len(set(numbers[~held_out].tolist())) < len(set(numbers.tolist())):
+        some = "some of each class out" if shape == "class" else "some out"
         raise SourceError(
-            f"the {len(numbers):,} rows of {source.path!r} are too few or too alike to hold some of each class out;"
+            f"the {len(numbers):,} rows of {source.path!r} are too few or too alike to hold {some};"
             " give labelled texts for validation with --val FILE"
         )
+    rule = _rule(numbers, held_out, classes if shape == "class" else (), config.group_column)
+    return source.published.said(minus=rule) if source.published else rule
 
 
-def _numbers(source: LabelledTexts, classes: tuple[str, ...], trained_on: str = "") -> np.ndarray:
-    """The class of each text, int64 [n]. Raises SourceError for a label that is none of them, with its line."""
+def _numbers(source: LabelledTexts, classes: tuple[str, ...], shape: str, trained_on: str = "") -> np.ndarray:
+    """The class of each text, or the rarest label of its set (n_classes where it has none), int64 [n].
+
+    Raises SourceError for a label that is none of them, with its line.
+    """
     known = {name: i for i, name in enumerate(classes)}
-    for i, label in enumerate(source.labels):
+    sets = [labels_of(label) if shape == "set" else [label] for label in source.labels]
+    for i, label in ((i, label) for i, labels in enumerate(sets) for label in labels):
         if label not in known:
             shown = some(classes)
             where = f" in {trained_on!r}" if trained_on else ""
@@ -366,7 +476,9 @@ def _numbers(source: LabelledTexts, classes: tuple[str, ...], trained_on: str = 
                 f"{source.place(i)} has the label {label[:40]!r}, a class that training has not"
                 f" seen{where}; its classes: {shown}"
             )
-    return np.array([known[label] for label in source.labels], dtype=np.int64)
+    counts = Counter(label for labels in sets for label in labels)
+    rarest = (min(labels, key=lambda label: (counts[label], label), default="") for labels in sets)
+    return np.array([known.get(label, len(classes)) for label in rarest], dtype=np.int64)
 
 
 def _tokenizer(
@@ -375,19 +487,48 @@ def _tokenizer(
     """Fitted to the training texts, or read."""
 
     def split() -> Split:
-        plain = [text.replace(PAIR, "\n", 1) for text in texts] if is_pairs(config) else texts
+        plain = [text.replace(BETWEEN, "\n", n_columns(config) - 1) for text in texts]
         part = Part(read=lambda: (Chunk(text, True) for text in plain), n_bytes=n_utf8(plain))
         return Split(train=part, val=part, rule="", many_documents=False)
 
     return fitted_tokenizer(config, split, digest, False, specials, cache, told)
 
 
-def _labelled(texts: list[str], classes: np.ndarray, tokenizer: Tokenizer, pairs: bool) -> Labelled:
-    """Texts as tokens; one that has none is a single unknown token (or token 0, where nothing is unknown)."""
-    ids, lengths = encode_texts(tokenizer, texts, pairs)
+def _labelled(
+    texts: list[str], labels: list[str], tokenizer: Tokenizer, columns: int, names: tuple[str, ...], shape: str
+) -> Labelled:
+    """Texts as tokens, and what they have; a text without tokens is a single unknown one (or token 0, where nothing is
+    unknown).
+    """
+    ids, lengths = encode_texts(tokenizer, texts, columns)
     empty = lengths == 0
     if empty.any():
         places = np.cumsum(lengths)[empty]
         ids, lengths = np.insert(ids, places, tokenizer.unknown_id or 0), np.maximum(lengths, 1)
     tokens = Tokens.of(ids, lengths, texts, tokenizer.d_vocab, tokenizer.unknown_id)
-    return Labelled(tokens=tokens, classes=classes, texts=texts)
+    known = {name: i for i, name in enumerate(names)}
+    if shape == "class":
+        return Labelled(
+            tokens=tokens, classes=np.array([known[label] for label in labels], dtype=np.int64), texts=texts
+        )
+    if shape == "value":
+        values = np.array(labels, dtype=np.float64)
+        wanted = between_points(values, np.array(names, dtype=np.float64)).astype(np.float32)
+        return Labelled(tokens=tokens, classes=wanted.argmax(1), texts=texts, wanted=wanted, values=values)
+    wanted = np.zeros((len(texts), len(names)), dtype=np.float32)
+    for i, label in enumerate(labels):
+        wanted[i, [known[name] for name in labels_of(label)]] = 1
+    rarest = np.where(wanted > 0, wanted.sum(0), np.inf).argmin(1)
+    return Labelled(tokens=tokens, classes=rarest, texts=texts, wanted=wanted)
+
+
+def between_points(values: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """The shares [n, n_points] of the two points around each value [n], whose mean it is; points increase, and a value
+    outside takes the point at that end.
+    """
+    inside = np.clip(values, points[0], points[-1])
+    right = np.clip(np.searchsorted(points, inside), 1, len(points) - 1)
+    share = (inside - points[right - 1]) / (points[right] - points[right - 1])
+    found, rows = np.zeros((len(values), len(points))), np.arange(len(values))
+    found[rows, right - 1], found[rows, right] = 1 - share, share
+    return found

@@ -1,36 +1,55 @@
 """Texts with labels: a CSV, TSV or JSONL table with a label column, or lines of a label, a space and a text.
 
 A folder is read where its files make a published split (`train.tsv` beside `dev.tsv`): one part at a time.
-A row may hold two texts in columns of their own, which are read as one with [SEP] between them.
-Labels are words; numbers are read as words too ("0", "1"). What is wrong with a file is said when it is opened, in one
-sentence with the line: a label that is missing, an empty line in the middle, a column that is not there, a label that
-hardly any two rows share. Nothing here knows about tokens, splits or models. A labelled set is held in memory.
+A row may hold several texts in columns of their own, which are read as one with [SEP] between them.
+Labels are words; numbers are read as words too ("0", "1"). Instead of one label (the shape `class`) a row may have a
+set of labels (`set`) or a number (`value`). What is wrong with a file is said when it is opened, in one sentence with
+the line: a label that is missing, an empty line in the middle, a column that is not there, a label that hardly any two
+rows share. Nothing here knows about tokens, splits or models. A labelled set is held in memory.
 """
 
+import ast
 import hashlib
 import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qkv.data.baseline.linear import BETWEEN
 from qkv.data.config import DataConfig
 from qkv.data.sources.published import Published, given_inside, published
 from qkv.data.sources.reading import FileFacts, examine, read_lines, sniff
 from qkv.data.sources.receipt import Passed
 from qkv.data.sources.source import files_below, source_name
-from qkv.data.sources.tables import TableFormat, columns_of, is_table, numbered_rows, other_texts, table_format
+from qkv.data.sources.tables import (
+    TableFormat,
+    columns_of,
+    each_column,
+    is_table,
+    numbered_rows,
+    other_texts,
+    table_format,
+)
 from qkv.errors import SourceError, missing_file, nearest
 from qkv.tokenizers.encoding import whole_characters
 from qkv.words import listed, many
 
-PAIR = " [SEP] "
-"""Between the two texts of a row."""
-
 LABEL_NAMES = "label labels class category target sentiment gold intent topic tag y".split()
 """Column names that mean a label, likeliest first."""
+
+_OTHER_NAMES = {"set": "labels tags genres topics categories".split(), "value": "score rating value stars".split()}
+"""Of other shapes, before these."""
+
+SHAPES = ("class", "set", "value")
+"""What a row may have."""
+_APART = "\x1f"
+"""Between the labels of a set."""
+_SEPARATORS = "|;,"
+"""What may be between labels in a cell, whichever occurs first in this order."""
 
 MOST_BYTES = 1 << 30
 """Of a labelled file; a larger one is refused."""
@@ -54,7 +73,7 @@ class LabelledTexts:
     texts: list[str]
     """In the order of the file."""
     labels: list[str]
-    """Of each text, as written, without surrounding space."""
+    """Of each text, as written, without surrounding space; of a set see `labels_of`."""
     groups: list[str]
     """Of each text what stands in its group column; empty without such a column."""
     lines: list[int]
@@ -82,7 +101,12 @@ class LabelledTexts:
         return f"{file!r} line {self.lines[i]}"
 
 
-def read_labelled(config: DataConfig, *, measured: bool = False) -> LabelledTexts:
+def labels_of(label: str) -> list[str]:
+    """The labels of a set."""
+    return label.split(_APART) if label else []
+
+
+def read_labelled(config: DataConfig, *, measured: bool = False, shape: str = "class") -> LabelledTexts:
     """The texts and labels of `config.source`; of a folder those for training, or with `measured` for validation.
 
     Raises SourceError, in one sentence, for a source that is missing, no labelled text, or wrong in a line, and for a
@@ -97,12 +121,12 @@ def read_labelled(config: DataConfig, *, measured: bool = False) -> LabelledText
         raise SourceError(f"{str(path)!r} has {n_bytes:,} bytes; labelled texts may have {MOST_BYTES:,} at most")
     texts, labels, groups, numbers, files, found, columns, n_empty = [], [], [], [], [], [], {}, 0
     for file in paths:
-        rows, kind, note, roles = _rows_of(file, config)
+        rows, kind, note, roles = _rows_of(file, config, shape)
         found.append((kind, note))
         columns |= roles
         files.append((str(file), len(texts)))
         for number, text, label, group in rows:
-            if not text.replace(PAIR, "", 1).strip():
+            if not text.replace(BETWEEN, "").strip():
                 n_empty += 1
                 continue
             numbers.append(number)
@@ -113,6 +137,10 @@ def read_labelled(config: DataConfig, *, measured: bool = False) -> LabelledText
         raise SourceError(f"{str(path)!r} holds no labelled text")
     _check_alike(paths, found)
     kind, note = found[0]
+    if shape == "set":
+        labels, how = _sets(labels)
+        note += how
+    names = [] if shape == "value" else [name for label in labels for name in label.split(_APART)]
     together = "\n".join(
         f"{file.relative_to(path)}\0{each.sha256}" for file, each in zip(paths, facts, strict=True) if parts
     )
@@ -133,7 +161,7 @@ def read_labelled(config: DataConfig, *, measured: bool = False) -> LabelledText
         passed=passed,
         path=str(paths[0] if len(paths) == 1 else path),
         note="; ".join(
-            filter(None, (note, f"{many(n_empty, 'row')} without text left out" * bool(n_empty), alike(labels)))
+            filter(None, (note, f"{many(n_empty, 'row')} without text left out" * bool(n_empty), alike(names)))
         ),
         published=parts,
     )
@@ -143,13 +171,24 @@ Row = tuple[int, str, str, str]
 """Line, text, label and group, the last empty where no column is named."""
 
 
-def _rows_of(path: Path, config: DataConfig) -> tuple[Iterator[Row], str, str, dict[str, str]]:
+def _sets(labels: Sequence[str]) -> tuple[list[str], str]:
+    """Cells as sets of labels, and how they are read: lists as they are, others cut at one separator."""
+    cells = [label for label in labels if _APART not in label]
+    separator = next((mark for mark in _SEPARATORS if any(mark in cell for cell in cells)), "")
+    found = []
+    for label in labels:
+        items = label.split(_APART) if _APART in label else label.split(separator) if separator else [label]
+        found.append(_APART.join(sorted({item.strip() for item in items} - {""})))
+    return found, f", cut at {separator!r}" if separator else ""
+
+
+def _rows_of(path: Path, config: DataConfig, shape: str) -> tuple[Iterator[Row], str, str, dict[str, str]]:
     """The rows of a file, what kind of file it is, how it is read, and the role of each column.
 
     Raises SourceError where a column of texts would not be read that nobody chose between.
     """
     if is_table(path):
-        layout, label = _columns(path, config)
+        layout, label = _columns(path, config, shape)
         others = [] if config.text_column else other_texts(path, layout, label)
         others = [name for name in others if name != config.group_column]
         if others:
@@ -158,22 +197,18 @@ def _rows_of(path: Path, config: DataConfig) -> tuple[Iterator[Row], str, str, d
                 f" that is meant (--text-column {layout.text}), or two that are read together, with [SEP] between"
                 f" (--text-column {layout.text},{others[0]})"
             )
-        text = f"column {layout.text!r}"
-        if layout.second:
-            text = f"columns {layout.text!r} and {layout.second!r}, with [SEP] between them,"
-        note = (
-            f"text from {text} labels from column {label!r}"
-            if layout.second
-            else f"text from {text}, labels from column {label!r}"
-        )
+        text = f"column {layout.text!r},"
+        if layout.others:
+            text = f"columns {listed([repr(name) for name in layout.texts])}, with [SEP] between them,"
+        note = f"text from {text} labels from column {label!r}"
         roles = layout.roles(label)
         if config.group_column:
             _known_column(path, config.group_column, "group", roles)
             roles |= {config.group_column: "group"}
             note += f", groups from column {config.group_column!r}"
-        return _table_rows(path, layout, label, config.group_column), layout.kind, note, roles
+        return _table_rows(path, layout, label, config.group_column, shape), layout.kind, note, roles
     _no_columns(path, config)
-    return _line_rows(path), "lines", "a label, a space and a text on each line", {}
+    return _line_rows(path, shape), "lines", "a label, a space and a text on each line", {}
 
 
 def alike(labels: Iterable[str]) -> str:
@@ -252,11 +287,11 @@ def _path(config: DataConfig) -> Path:
     return path
 
 
-def _columns(path: Path, config: DataConfig) -> tuple[TableFormat, str]:
+def _columns(path: Path, config: DataConfig, shape: str) -> tuple[TableFormat, str]:
     """How the table is laid out, and its label column. Raises SourceError that lists the columns there are."""
     asked = config.label_column
     columns = columns_of(path, config.text_column, asked)
-    texts = (config.text_column, *config.text_column.split(","))
+    texts = (config.text_column, *each_column(config.text_column))
     there = f"columns of {str(path)!r}: {', '.join(filter(None, columns)) or 'none'}"
     if asked and asked not in columns:
         close = nearest(asked, columns, 1)
@@ -264,7 +299,9 @@ def _columns(path: Path, config: DataConfig) -> tuple[TableFormat, str]:
         raise SourceError(f"there is no column {asked!r} ({there}){hint}")
     layout = table_format(path, config.text_column, asked)
     others = [name for name in columns if name not in texts]
-    by_name = [name for wanted in LABEL_NAMES for name in others if name.lower() == wanted]
+    by_name = [
+        name for wanted in (*_OTHER_NAMES.get(shape, ()), *LABEL_NAMES) for name in others if name.lower() == wanted
+    ]
     if not (asked or by_name) and len(columns) == 2:
         by_name = [name for name in columns if name != layout.text]
     if not (asked or by_name):
@@ -274,9 +311,16 @@ def _columns(path: Path, config: DataConfig) -> tuple[TableFormat, str]:
         raise SourceError(
             f"{str(path)!r} has {columns.count(label)} columns called {label!r}; give them names that differ"
         )
-    if label in (layout.text if config.text_column else "", layout.second):
+    if config.text_column and label in layout.texts:
         raise SourceError(f"--text-column and --label-column are both {label!r} ({there})")
     return (layout if layout.text != label else table_format(path, config.text_column, label)), label
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _no_columns(path: Path, config: DataConfig) -> None:
@@ -299,7 +343,34 @@ def _known_column(path: Path, name: str, what: str, roles: Mapping[str, str]) ->
         raise SourceError(f"--{what}-column and --{roles[name]}-column are both {name!r} ({there})")
 
 
-def _table_rows(path: Path, layout: TableFormat, label: str, group: str) -> Iterator[Row]:
+def _label(value: object, label: str, place: str, shape: str) -> str:
+    """A cell as a label. Raises SourceError for one that is missing, or not of the shape."""
+    if shape == "set" and isinstance(value, str) and value.strip()[:1] == "[":
+        with suppress(ValueError, SyntaxError):
+            value = ast.literal_eval(value)
+    if shape == "set" and isinstance(value, list):
+        return whole_characters(_APART.join(["", *(str(item) for item in value)]))
+    if shape == "set" and (value is None or value == ""):
+        return ""
+    if value is None or str(value).strip().lower() in _NO_LABEL:
+        told = f"the label {str(value)!r}, which means none" if str(value or "").strip() else "no label"
+        raise SourceError(f"{place} has {told} (column {label!r}); give every row one, or take it out")
+    if not isinstance(value, str | int | float):
+        hint = "; --task multilabel reads lists" if isinstance(value, list) else ""
+        raise SourceError(f"{place}: label {label!r} is {type(value).__name__}; expected a word or a number{hint}")
+    name = str(value).lower() if isinstance(value, bool) else str(value).strip()
+    if shape == "value":
+        _check_number(name, place)
+    return whole_characters(name)
+
+
+def _check_number(text: str, place: str) -> None:
+    """Raises SourceError where a label is no finite number."""
+    if not _is_number(text):
+        raise SourceError(f"{place} has the label {text[:40]!r}; --task regress expects a number in every row")
+
+
+def _table_rows(path: Path, layout: TableFormat, label: str, group: str, shape: str) -> Iterator[Row]:
     """Each row. Raises SourceError for a blank line between rows and for a missing label."""
     blank = 0
     for number, row in numbered_rows(path, layout):
@@ -307,27 +378,17 @@ def _table_rows(path: Path, layout: TableFormat, label: str, group: str) -> Iter
             blank = blank or number
             continue
         _no_blank(path, blank)
-        value = row.get(label)
-        if value is None or str(value).strip().lower() in _NO_LABEL:
-            told = f"the label {str(value)!r}, which means none" if str(value or "").strip() else "no label"
-            raise SourceError(
-                f"{str(path)!r} line {number} has {told} (column {label!r}); give every row one, or take it out"
-            )
-        texts = [row.get(name) for name in (layout.text, layout.second) if name]
+        written = _label(row.get(label), label, f"{str(path)!r} line {number}", shape)
+        texts = [row.get(name) for name in layout.texts if name]
         texts = ["" if text is None or text != text else text for text in texts]
-        for text, name in zip(texts, (layout.text, layout.second), strict=False):
+        for text, name in zip(texts, layout.texts, strict=False):
             if not isinstance(text, str):
                 raise SourceError(f"{str(path)!r} line {number}: {name!r} is {type(text).__name__}; expected text")
-        if not isinstance(value, str | int | float):
-            raise SourceError(
-                f"{str(path)!r} line {number}: label {label!r} is {type(value).__name__}; expected a word or a number"
-            )
-        name = str(value).lower() if isinstance(value, bool) else str(value).strip()
         together = "" if not group or (given := row.get(group)) is None else whole_characters(str(given).strip())
-        yield number, whole_characters(PAIR.join(map(str, texts))), whole_characters(name), together or f"\0{number}"
+        yield number, whole_characters(BETWEEN.join(map(str, texts))), written, together or f"\0{number}"
 
 
-def _line_rows(path: Path) -> Iterator[Row]:
+def _line_rows(path: Path, shape: str) -> Iterator[Row]:
     """Each line. Raises SourceError for an empty line between lines, or one of one word."""
     blank = 0
     for number, line in enumerate(read_lines(path), start=1):
@@ -341,6 +402,8 @@ def _line_rows(path: Path) -> Iterator[Row]:
                 f"{str(path)!r} line {number} is {line.strip()[:40]!r}, one word; expected a label, a space and a"
                 " text (the label or the text is missing)"
             )
+        if shape == "value":
+            _check_number(words[0], f"{str(path)!r} line {number}")
         yield number, words[1].rstrip(), words[0], ""
 
 
@@ -349,21 +412,47 @@ def _no_blank(path: Path, line: int) -> None:
         raise SourceError(f"{str(path)!r} line {line} is empty, in the middle of the rows; take it out")
 
 
-def check_classes(found: LabelledTexts) -> None:
-    """Make sure that the labels of what is trained on are classes.
+def check_classes(found: LabelledTexts, shape: str = "class") -> None:
+    """Make sure that the labels of what is trained on are of this shape.
 
-    Raises SourceError where hardly any is shared, as in a column of numbers or in prose, or where all are the same.
+    Raises SourceError where hardly any class is shared, as in a column of numbers or in prose, where all are the same,
+    or no row has several labels.
     """
-    counts = Counter(found.labels)
-    lonely = [label for label, count in counts.items() if count == 1]
-    if len(lonely) > max(1, _LONELY * len(found.labels)):
+    if shape == "set":
+        _check_sets(found)
+        return
+    counts = Counter(map(float, found.labels)) if shape == "value" else Counter(found.labels)
+    lonely = [str(label) for label, count in counts.items() if count == 1]
+    if shape == "class" and len(lonely) > max(1, _LONELY * len(found.labels)):
+        numbers = all(_is_number(label) for label in found.labels)
         raise SourceError(
             f"{len(lonely):,} of {len(found.labels):,} rows of {found.path!r} have a label that no other row has, such"
             f" as {lonely[0][:40]!r}; expected a few classes: in a table name their column with --label-column,"
-            " on lines begin each with its label and a space"
+            f" on lines begin each with its label and a space{'; for numbers give --task regress' * numbers}"
         )
     if len(counts) < 2:
         raise SourceError(
-            f"all {len(found.labels):,} rows of {found.path!r} have the label {found.labels[0]!r}; a classifier needs"
-            " texts of at least two classes"
+            f"all {len(found.labels):,} rows of {found.path!r} have the label {found.labels[0]!r}; "
+            + (
+                "expected numbers that differ"
+                if shape == "value"
+                else "a classifier needs texts of at least two classes"
+            )
+        )
+
+
+def _check_sets(found: LabelledTexts) -> None:
+    """Raises SourceError where sets of labels are single ones, as of classes, or hardly any label is shared."""
+    sets = [labels_of(label) for label in found.labels]
+    counts = Counter(name for names in sets for name in names)
+    lonely = [name for name, count in counts.items() if count == 1]
+    if 2 * len(lonely) > len(sets):
+        raise SourceError(
+            f"{len(lonely):,} labels of {found.path!r} occur in one row only, such as {lonely[0][:40]!r}; expected a"
+            " few labels that many rows share: name their column with --label-column"
+        )
+    if max(map(len, sets)) < 2 or len(counts) < 2:
+        raise SourceError(
+            f"no row of {found.path!r} has more than one label; write several with one of {' '.join(_SEPARATORS)}"
+            " between them or as a JSON list, or give --task classify"
         )

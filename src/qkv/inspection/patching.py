@@ -114,6 +114,8 @@ def asked(task: Task, tokenizer: Tokenizer | None, config: ModelConfig, text: st
     """
     if task.stack == "encoder-decoder":
         raise UserError("a translation has two stacks and many answers; patching takes a model of one stack")
+    if not task.picks:
+        raise UserError(f"the task {task.name} answers with no single class; patching takes a run that does")
     if task.reads == "images":
         return Asked(*one_image(Path(text), config))
     assert tokenizer is not None, "what reads texts has one"

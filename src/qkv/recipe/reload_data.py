@@ -53,7 +53,7 @@ def data_of(
 
 
 def _all_in(column: str, there: tuple[str, ...]) -> bool:
-    """Whether a column is there, or both of two with a comma between."""
+    """Whether a column is there, or each of several with commas between."""
     return column in there or ("," in column and all(one.strip() in there for one in column.split(",")))
 
 

@@ -424,7 +424,7 @@ class _Session:
                     store.set_fact("loss_less_ngram", _less_ngram(parts, folder, found))
                     if found.note:
                         listening.say(found.note)
-                judged = _judge(_completed(parts, folder), folder)
+                judged = _judge(_completed(parts, folder), folder, store)
                 bits = bits_per_byte(parts, outcome.best_loss)
         self._seal(outcome, found, judged, bits, null)
 
@@ -539,11 +539,15 @@ def _completed(parts: Parts, folder: RunFolder) -> Parts:
     return dataclasses.replace(parts, task=task)
 
 
-def _judge(parts: Parts, folder: RunFolder) -> Evaluation | None:
-    """The figures of the best weights, of a task that a run ends with; the weights of the last step are put back."""
+def _judge(parts: Parts, folder: RunFolder, store: Store) -> Evaluation | None:
+    """The figures of the best weights, of a task that a run ends with, whose decisions are kept for the report; the
+    weights of the last step are put back.
+    """
     if not parts.task.judged or not folder.best.is_file():
         return None
     with _best_weights(parts, folder):
+        if found := parts.task.decisions(parts.model, parts.corpus):
+            store.set_fact("decisions", found)
         return parts.task.evaluate(parts.model, parts.corpus)
 
 

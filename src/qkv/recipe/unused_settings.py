@@ -97,6 +97,11 @@ UNUSED = (
         why="--task {task}, whose texts are not cut into documents",
     ),
     Unused(
+        settings=_table("data.labels", "disturbed class_weights"),
+        when=lambda c: c.task in ("multilabel", "regress"),
+        why="--task {task}, whose texts have no single class",
+    ),
+    Unused(
         settings=("data.classes",),
         when=lambda c: c.data.classes and not c.model.classes,
         why="--task {task}, which tells no classes",

@@ -14,6 +14,8 @@ from qkv.tasks.classify import Classify
 from qkv.tasks.evaluation import evaluate, validation_loss
 from qkv.tasks.figures import Evaluation, Figure, Scores
 from qkv.tasks.image import Image
+from qkv.tasks.labels.multilabel import MultiLabel
+from qkv.tasks.labels.regress import Regress
 from qkv.tasks.masked import Masked
 from qkv.tasks.task import (
     Data,
@@ -41,9 +43,11 @@ __all__ = [
     "Figure",
     "Image",
     "Masked",
+    "MultiLabel",
     "Objective",
     "PredictOptions",
     "Presentation",
+    "Regress",
     "Scores",
     "Standing",
     "Task",
@@ -66,7 +70,9 @@ def _task(name: str, thing: object) -> Task:
     return cast(Task, made)
 
 
-TASKS = Registry("tasks", {task.name: task for task in (Causal(), Masked(), Classify(), Image(), Translate())}, _task)
+_OWN = (Causal(), Masked(), Classify(), MultiLabel(), Regress(), Image(), Translate())
+
+TASKS = Registry("tasks", {task.name: task for task in _OWN}, _task)
 """By name: those of qkv, and those that other packages add."""
 
 

@@ -28,11 +28,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.data.baseline.linear import log_softmax
+from qkv.data.baseline.linear import log_softmax, of_classes
 from qkv.data.config import DataConfig, LabelledOptions
-from qkv.data.examples import Examples, Labelled, encode_texts, is_pairs, load_examples
+from qkv.data.examples import Examples, Labelled, encode_texts, load_examples, n_columns
 from qkv.data.packing import pack_rows
 from qkv.errors import ConfigError
+from qkv.jsontypes import JsonObject
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.randomness import Permutation, uniforms
@@ -61,8 +62,8 @@ class Classify(Task[Examples, TextClassifier]):
     """Probability with which a token is left out of a training text; one token always stays."""
     disturbed: float = 0.2
     """Probability with which a training text gets a class drawn evenly from all instead of its own."""
-    pairs: bool = False
-    """Whether each text is two, with [SEP] between them."""
+    columns: int = 1
+    """How many texts each one is made of, with [SEP] between them."""
     teachers: Callable[[Batch], Tensor] | None = field(default=None, repr=False, compare=False)
     """Gives the probabilities [n_texts, n_classes] that a training batch is to be answered with; None: its classes."""
     joined: float = 0.0
@@ -70,6 +71,8 @@ class Classify(Task[Examples, TextClassifier]):
     combined: Combined | None = field(default=None, repr=False, compare=False)
     """The linear model that attention is added to in answers and figures; None: attention answers alone."""
 
+    shape: ClassVar[str] = "class"
+    """What each text has (`qkv.data.labelled.SHAPES`)."""
     size_law: ClassVar[str] = "labelled texts"
     starts_from: ClassVar[Mapping[str, str]] = {
         "MaskedLM": "Classifier",
@@ -106,12 +109,12 @@ class Classify(Task[Examples, TextClassifier]):
         """With the options of labelled texts."""
         options = config.labels or LabelledOptions()
         return dataclasses.replace(
-            self, word_dropout=options.word_dropout, disturbed=options.disturbed, pairs=is_pairs(config)
+            self, word_dropout=options.word_dropout, disturbed=options.disturbed, columns=n_columns(config)
         )
 
     def load(self, config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> Examples:
         """By `qkv.data.examples.load_examples`."""
-        return load_examples(config, cache=cache, progress=progress)
+        return load_examples(config, cache=cache, progress=progress, shape=self.shape)
 
     def classes(self, data: Examples) -> tuple[str, ...]:
         """As the labels are written."""
@@ -172,12 +175,12 @@ class Classify(Task[Examples, TextClassifier]):
         if self.word_dropout:
             ids, lengths = self._thinned(ids, lengths, seed, step, index)
         classes = part.classes[texts]
-        if self.disturbed:
+        if self.disturbed and part.wanted is None:
             other = uniforms(index, seed, "disturbed", step) < self.disturbed
             any_class = (uniforms(index, seed, "disturbed class", step) * len(corpus.classes)).astype(np.int64)
             classes = np.where(other, any_class, classes)
         batch = _batch(ids, lengths, classes, sizes.n_ctx)
-        answers = None if self.teachers is None else self.teachers(batch)
+        answers = _wanted(part, texts) if self.teachers is None else self.teachers(batch)
         if corpus.weights is not None:
             wanted = F.one_hot(batch.targets, len(corpus.classes)).float() if answers is None else answers
             answers = wanted * torch.from_numpy(corpus.weights[part.classes[texts]]).float()[:, None]
@@ -221,52 +224,86 @@ class Classify(Task[Examples, TextClassifier]):
         part = corpus.val
         for first in range(0, len(part), batch_size):
             texts = np.arange(first, min(first + batch_size, len(part)))
-            yield _batch(*_cut(part, texts, sizes.n_ctx), part.classes[texts], sizes.n_ctx)
+            batch = _batch(*_cut(part, texts, sizes.n_ctx), part.classes[texts], sizes.n_ctx)
+            yield batch._replace(answers=_wanted(part, texts))
 
     def loss(self, model: TextClassifier, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
         """(sum of nats, number of texts); see `Task.loss`."""
-        logits = _logits(model, batch, drop)
+        logits = text_logits(model, batch, drop)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         wanted = batch.targets if batch.answers is None else batch.answers
         return F.cross_entropy(logits, wanted, reduction="sum"), batch.n_targets
 
     def answers(self, model: TextClassifier, batch: Batch) -> Tensor:
         """The probability of each class for each text of a batch: float32 [n_texts, n_classes]."""
-        return _logits(model, batch, None).float().softmax(-1)
+        return text_logits(model, batch, None).float().softmax(-1)
 
     def score(self, model: TextClassifier, batch: Batch) -> Scores:
         """Each text's nats, and whether its class is the most probable one."""
         with torch.no_grad():
-            logits = _logits(model, batch, None).float()
+            logits = text_logits(model, batch, None).float()
             nats = F.cross_entropy(logits, batch.targets, reduction="none")
             rows = torch.arange(batch.n_targets, device=batch.targets.device)
             return Scores(nats, logits.argmax(-1) == batch.targets, rows)
 
     def evaluate(self, model: TextClassifier, data: Examples) -> Evaluation:
         """Loss, and accuracy with Wilson's interval over the validation texts."""
-        attention = self._logits_of(model, data.val, np.arange(len(data.val)))
-        classes, rows = data.val.classes, np.arange(len(data.val))
-        logs = log_softmax(attention if self.combined is None else self.combined.logits(data.val.texts, attention))
-        loss, interval = loss_interval(-logs[rows, classes], np.ones(len(rows)))
-        error, chance = calibration(np.exp(logs), classes)
+        attention, n = self._logits_of(model, data.val, np.arange(len(data.val))), len(data.val)
+        said = self._together(data.val.texts, attention)
+        loss, interval = loss_interval(self._nats_of(said, data.val), np.ones(n))
+        figures = self._judged(said, data.val)
+        if self.combined is not None:
+            figures["stored_loss"] = Figure(loss, interval, f"nats per {self.target} of the stored model")
+        figures |= self._parts(attention, data.val)
+        return Evaluation(loss=loss, loss_interval=interval, figures=figures, n_targets=n, n_windows=n)
+
+    def _together(self, texts: list[str], attention: np.ndarray) -> np.ndarray:
+        """What attention says of texts, with the linear model where there is one; shape and unit stay."""
+        return attention if self.combined is None else self.combined.logits(texts, attention)
+
+    def _parts(self, attention: np.ndarray, part: Labelled) -> dict[str, Figure]:
+        """The metric of the linear model and of attention alone; none without a linear model."""
+        if self.combined is None:
+            return {}
+        counted = self.combined.counted(part.texts)
         figures = {
-            "accuracy": _accuracy(logs, classes, "accuracy"),
+            f"linear_{self.metric}": self._metric(counted, part, " of the linear model alone", 1),
+            f"attention_{self.metric}": self._metric(attention, part, " of attention alone", 2),
+            "attention_share": Figure(self.combined.share, None, "weight of attention"),
+        }
+        if (folded := self.combined.folded) is not None:
+            about = "accuracy of the linear model, cross-validated on the training texts"
+            figures["linear_cross_validated"] = Figure(folded[0], folded[1:], about)
+        return figures
+
+    def _nats_of(self, said: np.ndarray, part: Labelled) -> np.ndarray:
+        """The loss of each text, by what is said of it."""
+        return of_classes(part.classes)(said)[0]
+
+    def _metric(self, said: np.ndarray, part: Labelled, of: str = "", which: int = 0) -> Figure:
+        """The task's metric of what the model (0), the linear model (1) or attention (2) says of a part."""
+        share = float((said.argmax(1) == part.classes).mean())
+        return Figure(share, wilson(share, len(said)), f"accuracy{of}")
+
+    def _judged(self, said: np.ndarray, part: Labelled) -> dict[str, Figure]:
+        """The figures of what the model says, the metric first."""
+        error, chance = calibration(np.exp(log_softmax(said)), part.classes)
+        return {
+            "accuracy": self._metric(said, part),
             "calibration_error": Figure(error, None, "calibration error (15 bins of equally many)"),
             "calibration_by_chance": Figure(chance, None, "expected of exact probabilities"),
         }
-        if self.combined is not None:
-            counted = self.combined.linear.logits(data.val.texts)
-            figures |= {
-                "stored_loss": Figure(loss, interval, "nats per text of the stored model"),
-                "linear_accuracy": _accuracy(counted, classes, "accuracy of the linear model alone"),
-                "attention_accuracy": _accuracy(attention, classes, "accuracy of attention alone"),
-                "attention_share": Figure(self.combined.share, None, "weight of attention's logits"),
-            }
-            if (folded := self.combined.folded) is not None:
-                about = "accuracy of the linear model, cross-validated on the training texts"
-                figures["linear_cross_validated"] = Figure(folded[0], folded[1:], about)
-        n = len(rows)
-        return Evaluation(loss=loss, loss_interval=interval, figures=figures, n_targets=n, n_windows=n)
+
+    def decisions(self, model: TextClassifier, data: Examples) -> JsonObject:
+        """See `qkv.tasks.labels.decisions`; empty for labels of other shapes."""
+        from qkv.tasks.labels.decisions import decisions
+
+        if self.shape != "class":
+            return {}
+        attention = self._logits_of(model, data.val, np.arange(len(data.val)))
+        linear = None if self.combined is None else self.combined.linear
+        said = self._together(data.val.texts, attention)
+        return decisions(data.val, data.classes, said, lambda texts: self.said(model, data.tokenizer, texts), linear)
 
     def completed(self, model: TextClassifier, data: Examples) -> tuple[Self, bytes]:
         """With the linear model, weighed on texts that attention was not trained on."""
@@ -284,8 +321,12 @@ class Classify(Task[Examples, TextClassifier]):
             chunk = texts[first : first + _PREDICTED]
             batch = _batch(*_cut(part, chunk, model.sizes.n_ctx), part.classes[chunk], model.sizes.n_ctx)
             with torch.no_grad():
-                found.append(_logits(model, batch.to(device), None).double().cpu().numpy())
-        return np.concatenate(found)
+                found.append(text_logits(model, batch.to(device), None).double().cpu().numpy())
+        return self._said(model, np.concatenate(found))
+
+    def _said(self, model: TextClassifier, logits: np.ndarray) -> np.ndarray:
+        """What the model's logits [n, n_classes] say, as it is added to what the linear model says."""
+        return logits
 
     # answers
 
@@ -309,20 +350,25 @@ class Classify(Task[Examples, TextClassifier]):
         self, model: TextClassifier, tokenizer: Tokenizer, texts: Sequence[str], special: bool = False
     ) -> np.ndarray:
         """The probability of each class for each text: float64 [n_texts, n_classes]."""
+        return np.exp(log_softmax(self.said(model, tokenizer, texts, special)))
+
+    def said(
+        self, model: TextClassifier, tokenizer: Tokenizer, texts: Sequence[str], special: bool = False
+    ) -> np.ndarray:
+        """The probability of each class for each text: float64 [n_texts, n_classes]."""
         device, found = next(model.parameters()).device, [np.zeros((0, len(model.config.classes)))]
         for first in range(0, len(texts), _PREDICTED):
             chunk = texts[first : first + _PREDICTED]
             if special:
                 part = [tokenizer.encode(text, special=True) for text in chunk]
             else:
-                part = [encode_texts(tokenizer, [text], self.pairs)[0] for text in chunk]
+                part = [encode_texts(tokenizer, [text], self.columns)[0] for text in chunk]
             part = [np.asarray(ids if len(ids) else [tokenizer.unknown_id or 0])[: model.sizes.n_ctx] for ids in part]
             lengths = np.array([len(ids) for ids in part])
             batch = _batch(np.concatenate(part), lengths, np.zeros(len(part), dtype=np.int64), model.sizes.n_ctx)
             with torch.no_grad():
-                found.append(_logits(model, batch.to(device), None).double().cpu().numpy())
-        logits = np.concatenate(found)
-        return np.exp(log_softmax(logits if self.combined is None else self.combined.logits(list(texts), logits)))
+                found.append(text_logits(model, batch.to(device), None).double().cpu().numpy())
+        return self._together(list(texts), self._said(model, np.concatenate(found)))
 
     def sample_inputs(self, data: Examples) -> list[str]:
         """The first validation text of each class, three at most."""
@@ -334,10 +380,9 @@ class Classify(Task[Examples, TextClassifier]):
         return f"{output}\t{text}"
 
 
-def _accuracy(logits: np.ndarray, classes: np.ndarray, label: str) -> Figure:
-    """The share of texts whose class has the highest logit, with Wilson's interval."""
-    share = float((logits.argmax(1) == classes).mean())
-    return Figure(share, wilson(share, len(classes)), label)
+def _wanted(part: Labelled, texts: np.ndarray) -> Tensor | None:
+    """What is to be answered of these texts, [n, n_classes]; None where each has its class."""
+    return None if part.wanted is None else torch.from_numpy(part.wanted[texts])
 
 
 def _cut(part: Labelled, texts: np.ndarray, n_ctx: int) -> tuple[np.ndarray, np.ndarray]:
@@ -362,8 +407,8 @@ def _batch(ids: np.ndarray, lengths: np.ndarray, classes: np.ndarray, n_ctx: int
     )
 
 
-def _logits(model: TextClassifier, batch: Batch, drop: Drop | None) -> Tensor:
-    """[n_texts, n_classes]."""
+def text_logits(model: TextClassifier, batch: Batch, drop: Drop | None) -> Tensor:
+    """Logits [n_texts, n_classes] of the texts of a batch."""
     assert batch.documents is not None and batch.places is not None
     inside = None
     if drop is not None:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import safetensors.numpy
 
-from qkv.data.baseline.linear import Linear, log_softmax, minimize, read_linear
+from qkv.data.baseline.linear import Linear, Loss, minimize, read_linear
 from qkv.data.examples import Examples
 from qkv.tasks.evaluation import ratio_interval
 
+_HALVES = (0.5, 0.5, 0.5)
 BINS = 15
 """Of equally many texts, in which confidence and accuracy are compared."""
 _PRIOR = 1.0
@@ -38,46 +39,74 @@ class Combined:
     """Nats per text that attention takes off the loss of these."""
     error: float
     """Its standard error."""
+    unit: tuple[float, float] | None = None
+    """Of values: mean and standard deviation of the training values, in which both parts are added up."""
+    thresholds: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    """Of sets: the probability from which a label is given by the whole, the linear model alone, attention alone."""
     folded: tuple[float, float, float] | None = None
     """Accuracy of the linear model in a cross-validation of the training texts, with its 95% interval over groups."""
 
     def logits(self, texts: list[str], attention: np.ndarray) -> np.ndarray:
-        """float64 [n, n_classes], of texts and what attention says of them [n, n_classes]."""
-        counted = self.scale * self.linear.logits(texts)
-        return counted + self.share * attention if self.share else counted
+        """float64 [n, n_classes], of texts and what attention says of them [n, n_classes]; of values [n, 1]."""
+        counted = self.scale * _off(self.counted(texts), self.unit)
+        return _on(counted + self.share * _off(attention, self.unit) if self.share else counted, self.unit)
+
+    def counted(self, texts: list[str]) -> np.ndarray:
+        """What the linear model says alone."""
+        return self.linear.logits(texts) if self.unit is None else _on(self.linear.scores(texts), self.unit)
 
     def stored(self) -> bytes:
         """A safetensors file."""
+        unit = {"thresholds": np.array(self.thresholds)} if self.thresholds != _HALVES else {}
+        unit |= {} if self.unit is None else {"unit": np.array(self.unit)}
         factors = np.array([self.scale, self.share, self.n_held, self.gain, self.error, *(self.folded or ())])
-        return safetensors.numpy.save(self.linear.tensors() | {"factors": factors})
+        return safetensors.numpy.save(self.linear.tensors() | {"factors": factors} | unit)
 
     @classmethod
     def read(cls, content: bytes) -> "Combined":
         """What `stored` gave."""
         tensors = safetensors.numpy.load(content)
         scale, share, n_held, gain, error, *folded = tensors["factors"].tolist()
-        n, found = int(n_held), (folded[0], folded[1], folded[2]) if folded else None
+        found = (folded[0], folded[1], folded[2]) if folded else None
+        unit = (float(tensors["unit"][0]), float(tensors["unit"][1])) if "unit" in tensors else None
         return cls(
-            linear=read_linear(tensors), scale=scale, share=share, n_held=n, gain=gain, error=error, folded=found
+            linear=read_linear(tensors),
+            scale=scale,
+            share=share,
+            n_held=int(n_held),
+            gain=gain,
+            error=error,
+            unit=unit,
+            thresholds=tuple(tensors["thresholds"].tolist()) if "thresholds" in tensors else _HALVES,
+            folded=found,
         )
 
 
 def combine(data: Examples, attention: np.ndarray) -> Combined:
     """The factors that suit `attention`, its logits [n_held, n_classes] for the training texts `data.weighed`."""
     linear, counted = data.linear
-    classes = data.train.classes[data.weighed]
+    classes, loss = data.train.classes[data.weighed], data.loss(data.weighed)
     weights = np.ones(len(classes)) if data.weights is None else data.weights[classes]
-    alone = _factors([counted], [1.0], classes, weights)
-    both, gain, error = np.zeros(2), 0.0, 0.0
+    alone = _factors([counted], [1.0], loss, weights)
+    both, gain, error, attention = np.zeros(2), 0.0, 0.0, _off(attention, data.unit)
     if np.isfinite(attention).all() and len(classes) > 1:
-        both = _factors([counted, attention], [1.0, 0.0], classes, weights)
-        saved = _nats([counted], alone, classes, weights) - _nats([counted, attention], both, classes, weights)
+        both = _factors([counted, attention], [1.0, 0.0], loss, weights)
+        saved = _nats([counted], alone, loss, weights) - _nats([counted, attention], both, loss, weights)
         gain, error = float(saved.mean()), float(saved.std(ddof=1) / np.sqrt(len(saved)))
     is_better = gain > error and both[1] > 0 and both[0] >= 0
     scale, share = (float(both[0]), float(both[1])) if is_better else (float(max(alone[0], 0.0)), 0.0)
-    return Combined(
-        linear=linear, scale=scale, share=share, n_held=len(classes), gain=gain, error=error, folded=_folded(data)
-    )
+    n, unit, folded = len(classes), data.unit, _folded(data)
+    return Combined(linear=linear, scale=scale, share=share, n_held=n, gain=gain, error=error, unit=unit, folded=folded)
+
+
+def _off(values: np.ndarray, unit: tuple[float, float] | None) -> np.ndarray:
+    """Values in units of their standard deviation; what has no unit as it is."""
+    return values if unit is None else (values - unit[0]) / unit[1]
+
+
+def _on(values: np.ndarray, unit: tuple[float, float] | None) -> np.ndarray:
+    """The other way."""
+    return values if unit is None else unit[0] + unit[1] * values
 
 
 def _folded(data: Examples) -> tuple[float, float, float] | None:
@@ -90,27 +119,24 @@ def _folded(data: Examples) -> tuple[float, float, float] | None:
     return accuracy, max(0.0, low), min(1.0, high)
 
 
-def _nats(parts: list[np.ndarray], factors: np.ndarray, classes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _nats(parts: list[np.ndarray], factors: np.ndarray, loss: Loss, weights: np.ndarray) -> np.ndarray:
     """The weighted loss of each text: float64 [n]."""
-    logs = log_softmax(np.tensordot(factors, np.stack(parts), 1))
-    return -weights * logs[np.arange(len(classes)), classes]
+    return weights * loss(np.tensordot(factors, np.stack(parts), 1))[0]
 
 
-def _factors(parts: list[np.ndarray], start: list[float], classes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _factors(parts: list[np.ndarray], start: list[float], loss: Loss, weights: np.ndarray) -> np.ndarray:
     """The factor of each part at the least loss, with a weak pull to `start`."""
-    if not len(classes):
+    n = len(weights)
+    if not n:
         return np.array(start)
-    pull, rows = np.array(start), np.arange(len(classes))
+    pull = np.array(start)
 
     def objective(factors: np.ndarray) -> tuple[float, np.ndarray]:
-        logs = log_softmax(np.tensordot(factors, np.stack(parts), 1))
-        slope = np.exp(logs)
-        slope[rows, classes] -= 1
-        slope *= weights[:, None]
-        away, n = factors - pull, len(classes)
-        loss = -float((weights * logs[rows, classes]).sum()) + 0.5 * _PRIOR * float(away @ away)
+        nats, slope = loss(np.tensordot(factors, np.stack(parts), 1))
+        slope, away = slope * weights[:, None], factors - pull
+        total = float((weights * nats).sum()) + 0.5 * _PRIOR * float(away @ away)
         grad = np.array([float((slope * part).sum()) for part in parts]) + _PRIOR * away
-        return loss / n, grad / n
+        return total / n, grad / n
 
     return minimize(objective, pull, 1e-9)
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from qkv.jsontypes import JsonObject
-from qkv.tasks.batch import Batch, Drop, places_of
+from qkv.tasks.batch import Batch, Drop, places_of, with_uniform_labels
 from qkv.tasks.data import ModelT, ReadT
 from qkv.tasks.figures import AtPosition, Evaluation, Figure, Scores
 
@@ -78,6 +78,10 @@ class Objective(Protocol[ReadT, ModelT]):
         """
         return np.arange(n)
 
+    def uniform(self, batch: Batch, labels: np.ndarray, seed: int, step: int, examples: np.ndarray) -> Batch:
+        """The batch of the random-label control; see `batch.with_uniform_labels`."""
+        return with_uniform_labels(batch, labels, seed, step, examples, by_place=self.target == "token")
+
     def val_batches(self, corpus: ReadT, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """The whole validation split in a fixed order, `batch_size` items at a time; independent of any seed."""
         ...
@@ -93,6 +97,10 @@ class Objective(Protocol[ReadT, ModelT]):
     def evaluate(self, model: ModelT, data: ReadT) -> Evaluation:
         """Loss and figures over the whole validation split, with intervals."""
         return evaluate(model, self, data)
+
+    def decisions(self, model: ModelT, data: ReadT) -> JsonObject:
+        """What a report shows of the model's decisions on the validation data; empty for most tasks."""
+        return {}
 
     def bits_per_byte(self, corpus: ReadT, nats: float) -> float | None:
         """`nats`, summed over the validation split, in bits per original byte; None where that has no meaning."""

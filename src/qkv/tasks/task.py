@@ -136,6 +136,12 @@ class Presentation(Protocol[ReadT, ModelT]):
     """What becomes of a text of more than n_ctx tokens, in words; empty where it is refused, or nothing is text."""
     given: ClassVar[str] = "the text"
     """What an input is called beside an output that does not continue it."""
+    picks: ClassVar[bool] = True
+    """Whether its classes exclude each other: one of them is the answer, with a probability."""
+    guessed: ClassVar[int] = 0
+    """How many answers uniform guessing is among; 0: all classes or tokens."""
+    exported: ClassVar[bool] = True
+    """Whether other programs have a model that answers so."""
     marks: ClassVar[bool] = False
     """Whether [MASK] and other special tokens typed in an input mean themselves; else they are plain text."""
     yardsticks: ClassVar[Mapping[str, str]] = {}

@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from qkv.errors import Interrupted
-from qkv.tasks.batch import n_positions, with_uniform_labels
+from qkv.tasks.batch import n_positions
 from qkv.training.checkpoint import is_due
 from qkv.training.distributed.shards import Shards
 from qkv.training.distributed.whole import Loss, Weights
@@ -229,7 +229,7 @@ def take_gradients(session: Session, step: int) -> tuple[float, int]:
     if setup.random_labels:
         labels = setup.task.labels(setup.corpus, len(setup.model.config.classes) or sizes.d_vocab)
         batches = [
-            with_uniform_labels(batch, labels, setup.seed, step, part, by_place=setup.task.target == "token")
+            setup.task.uniform(batch, labels, setup.seed, step, part)
             for part, batch in zip(parts, batches, strict=True)
         ]
     (n_targets,) = ranks.sum(sum(batch.targets.numel() for batch in batches))

@@ -9,7 +9,7 @@ from qkv.errors import typed
 from qkv.inspection.answers.answer import Evidence
 from qkv.inspection.answers.loss import NOTHING, loss
 from qkv.jsontypes import JsonMapping
-from qkv.words import figure, many
+from qkv.words import figure, many, metric_name
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -35,7 +35,7 @@ def print_outcome(run: "Run") -> None:
     summary = run.summary
     print()
     if summary.get("val_loss") is not None:
-        metric = run.task.metric.replace("_", " ")
+        metric = metric_name(run.task.metric)
         title = "validation" if run.task.judged else "validation loss"
         heads, rows = [title, f"nats per {run.task.target}", metric], loss_rows(summary, run.task)
         filled = [i for i, _ in enumerate(heads) if any(row[i] for row in rows)]
@@ -79,9 +79,11 @@ def _next(run: "Run", samples: "list[Sample]", *, has_report: bool) -> str:
 
 def loss_rows(summary: JsonMapping, task: "Task") -> list[tuple[str, str, str]]:
     """The run among the baselines, worst first: name, nats per target, the task's metric."""
-    rows = [_Figures("this model", summary.get("stored_loss", summary["val_loss"]), summary.get(task.metric))]
-    if "attention_accuracy" in summary:
-        rows.append(_Figures("attention alone", summary["val_loss"], summary["attention_accuracy"]))
+    alone = summary.get(f"attention_{task.metric}")
+    own = summary.get("stored_loss", summary["val_loss"] if alone is None else None)
+    rows = [_Figures("this model", own, summary.get(task.metric))]
+    if alone is not None:
+        rows.append(_Figures("attention alone", summary["val_loss"], alone))
     rows = sorted([*rows, *_baselines(summary, task)], key=lambda row: row.rank(task))
     return [(row.name, _or_empty(row.nats), _or_empty(row.metric)) for row in rows]
 

@@ -1,8 +1,10 @@
 """A linear model on the n-grams of a text: TF-IDF and logistic regression, without another library.
 
 What is counted: words and pairs of words, and runs of 2 to 5 characters inside a word with a space at either end (those
-of at least two texts). A count n weighs (1 + ln n) idf with idf = 1 + ln((1 + texts) / (1 + texts with it)), and each
-of the two kinds has length 1 in every text (Salton and Buckley 1988; Wang and Manning 2012, ACL). The weights minimize
+of at least two texts). A text of several columns, with [SEP] between them, is counted once as a whole and once by
+column; further features are the words that two columns share, and how many (shares and lengths, in bins). A count n
+weighs (1 + ln n) idf with idf = 1 + ln((1 + texts) / (1 + texts with it)), and each kind (words, characters, bins) has
+length 1 in every text (Salton and Buckley 1988; Wang and Manning 2012, ACL). The weights minimize
 `STRENGTH` times the summed loss plus half their squares, by L-BFGS (Nocedal 1980); the bias is not penalized. Two
 classes share one vector of weights. N-grams are known by 64-bit hashes, so that none needs to be stored as text.
 """
@@ -11,6 +13,8 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -26,7 +30,12 @@ MOST_FEATURES = 1 << 19
 """N-grams that have a weight; beyond, those of the most texts do."""
 TOLERANCE = 1e-4
 """The minimum is found where no slope of the loss per text is larger."""
+BETWEEN = " [SEP] "
+"""Between two columns of a text."""
 _LENGTHS = range(2, 6)
+_BINNED = 1 << 16
+"""Keys below are bins: four bits each for two columns, what is compared, and the bin; no n-gram has one in practice."""
+_BINS, _MOST_COLUMNS = 10, 16
 _CHUNK = 2000
 _ROUNDS = 1000
 
@@ -61,7 +70,7 @@ class Linear:
     """The n-grams that it knows, and their weights."""
 
     keys: np.ndarray
-    """uint64 [n_features], increasing: the hash of each n-gram, odd for one of characters."""
+    """uint64 [n_features], increasing: the hash of each n-gram, odd for one of characters; below 2**16 a bin."""
     idf: np.ndarray
     """float64 [n_features]."""
     weights: np.ndarray
@@ -73,10 +82,23 @@ class Linear:
         """TF-IDF of each text."""
         return _weighted(_counted(texts, self.keys), self.keys, self.idf)
 
+    def scores(self, texts: Sequence[str]) -> np.ndarray:
+        """Weights times vectors, plus bias: float64 [n, n_out]."""
+        parts = [self.vectors(texts[i : i + _CHUNK]).times(self.weights) for i in range(0, len(texts), _CHUNK)]
+        return np.concatenate([np.zeros((0, len(self.bias))), *parts]) + self.bias
+
     def logits(self, texts: Sequence[str]) -> np.ndarray:
         """The score of each class for each text: float64 [n, n_classes]; the first of two classes has 0."""
-        parts = [self.vectors(texts[i : i + _CHUNK]).times(self.weights) for i in range(0, len(texts), _CHUNK)]
-        return classes_of(np.concatenate([np.zeros((0, len(self.bias))), *parts]) + self.bias)
+        return classes_of(self.scores(texts))
+
+    def weight_of(self, word: str, of: int) -> float | None:
+        """The weight of one word for a class, of two classes for one against the other; None where it has none."""
+        key = np.uint64(_hash(word.lower()) & ~1)
+        at = int(np.searchsorted(self.keys, key))
+        if at == len(self.keys) or self.keys[at] != key:
+            return None
+        row = self.weights[at]
+        return float(row[of] if len(row) > 1 else (2 * of - 1) * row[0])
 
     def tensors(self, prefix: str = "") -> dict[str, np.ndarray]:
         """What is stored of it, by name."""
@@ -97,17 +119,34 @@ def fit_linear(
     classes: int64 [n]; held: bool [n], None holds none; `class_weights` [n_classes] multiply each text's loss. Both
     models count the same n-grams.
     """
+    each = None if class_weights is None else class_weights[classes]
+    n_out = 1 if n_classes == 2 else n_classes
+    linear, scores = fit_scores(texts, of_classes(classes), n_out, held=held, each=each, tolerance=tolerance)
+    return linear, classes_of(scores)
+
+
+def fit_scores(
+    texts: Sequence[str],
+    loss: "Loss",
+    n_out: int,
+    *,
+    held: np.ndarray | None = None,
+    each: np.ndarray | None = None,
+    strength: float = STRENGTH,
+    tolerance: float = TOLERANCE,
+) -> tuple[Linear, np.ndarray]:
+    """The same for the scores [n_held, n_out] of any loss of all texts, each of which weighs `each` [n]."""
     keys, idf, counted = _vocabulary(_counted(texts, None))
     x = _weighted(counted, keys, idf)
-    each = np.ones(len(texts)) if class_weights is None else class_weights[classes]
+    each = np.ones(len(texts)) if each is None else each
     held = np.zeros(len(texts), dtype=bool) if held is None else held
-    table = np.zeros((len(keys) + 1, 1 if n_classes == 2 else n_classes))
-    logits = np.zeros((0, n_classes))
+    table = np.zeros((len(keys) + 1, n_out))
+    scores = np.zeros((0, n_out))
     if held.any():
-        table = _fitted(x, classes, each * ~held, table, tolerance)
-        logits = classes_of(x.times(table[:-1]) + table[-1])[held]
-    table = _fitted(x, classes, each, table, tolerance)
-    return Linear(keys=keys, idf=idf, weights=table[:-1].astype(np.float32), bias=table[-1]), logits
+        table = _fitted(x, loss, each * ~held, table, tolerance, strength)
+        scores = (x.times(table[:-1]) + table[-1])[held]
+    table = _fitted(x, loss, each, table, tolerance, strength)
+    return Linear(keys=keys, idf=idf, weights=table[:-1].astype(np.float32), bias=table[-1]), scores
 
 
 def cross_validated(texts: Sequence[str], classes: np.ndarray, n_classes: int, folds: np.ndarray) -> np.ndarray:
@@ -121,7 +160,7 @@ def cross_validated(texts: Sequence[str], classes: np.ndarray, n_classes: int, f
     logits = np.zeros((len(texts), n_classes))
     for fold in range(int(folds.max()) + 1):
         mine = folds == fold
-        table = _fitted(x, classes, 1.0 - mine, start, TOLERANCE)
+        table = _fitted(x, of_classes(classes), 1.0 - mine, start, TOLERANCE)
         logits[mine] = classes_of(x.times(table[:-1]) + table[-1])[mine]
     return logits
 
@@ -131,13 +170,56 @@ def fit_dense(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(weights [d, n_out], bias [n_out]) of logistic regression on dense vectors x [n, d], for `classes_of`."""
     start = np.zeros((x.shape[1] + 1, 1 if n_classes == 2 else n_classes))
-    table = _least(x.__matmul__, x.T.__matmul__, classes, np.ones(len(x)), start, tolerance, strength)
+    table = _least(x.__matmul__, x.T.__matmul__, of_classes(classes), np.ones(len(x)), start, tolerance, strength)
     return table[:-1], table[-1]
 
 
-def _fitted(x: Vectors, classes: np.ndarray, each: np.ndarray, start: np.ndarray, tolerance: float) -> np.ndarray:
+def _fitted(
+    x: Vectors, loss: "Loss", each: np.ndarray, start: np.ndarray, tolerance: float, strength: float = STRENGTH
+) -> np.ndarray:
     """`_least` of sparse vectors."""
-    return _least(x.times, x.turned(len(start) - 1).times, classes, each, start, tolerance, STRENGTH)
+    return _least(x.times, x.turned(len(start) - 1).times, loss, each, start, tolerance, strength)
+
+
+Loss = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Scores float64 [n, n_out] -> (the loss of each text [n], its slopes [n, n_out])."""
+
+
+def of_classes(classes: np.ndarray) -> Loss:
+    """Cross-entropy with classes int64 [n]; one score is the log-odds of the second of two."""
+    rows = np.arange(len(classes))
+
+    def loss(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        logs = log_softmax(classes_of(scores))
+        slope = np.exp(logs)
+        slope[rows, classes] -= 1
+        return -logs[rows, classes], slope[:, -scores.shape[1] :]
+
+    return loss
+
+
+def of_sets(wanted: np.ndarray) -> Loss:
+    """The cross-entropies of independent labels, summed; wanted [n, n_labels] is 1 for each label that a text has."""
+
+    def loss(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (np.logaddexp(0, scores) - wanted * scores).sum(1), sigmoid(scores) - wanted
+
+    return loss
+
+
+def of_values(values: np.ndarray) -> Loss:
+    """Half the squared error; values [n]."""
+
+    def loss(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        away = scores - values[:, None]
+        return 0.5 * np.square(away).sum(1), away
+
+    return loss
+
+
+def sigmoid(scores: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-scores)), without overflow."""
+    return np.exp(-np.logaddexp(0, -scores))
 
 
 _Product = Callable[[np.ndarray], np.ndarray]
@@ -146,7 +228,7 @@ _Product = Callable[[np.ndarray], np.ndarray]
 def _least(
     times: _Product,
     across: _Product,
-    classes: np.ndarray,
+    loss: Loss,
     each: np.ndarray,
     start: np.ndarray,
     tolerance: float,
@@ -156,19 +238,17 @@ def _least(
 
     `times` and `across` multiply the vectors, and their transpose, by a matrix; `each` [n] weighs the texts' losses.
     """
-    n_out = start.shape[1]
-    texts, scale = np.arange(len(classes)), 1 / (strength * max(1.0, float(each.sum())))
+    scale = 1 / (strength * max(1.0, float(each.sum())))
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         table = flat.reshape(start.shape)
-        logs = log_softmax(classes_of(times(table[:-1]) + table[-1]))
-        slope = np.exp(logs)
-        slope[texts, classes] -= 1
-        slope = each[:, None] * slope[:, -n_out:]
-        loss = -strength * float((each * logs[texts, classes]).sum())
+        nats, slope = loss(times(table[:-1]) + table[-1])
+        slope = each[:, None] * slope
         grad = strength * np.concatenate([across(slope), slope.sum(0, keepdims=True)])
         grad[:-1] += table[:-1]
-        return scale * (loss + 0.5 * float(np.vdot(table[:-1], table[:-1]))), scale * grad.ravel()
+        return scale * (
+            strength * float((each * nats).sum()) + 0.5 * float(np.vdot(table[:-1], table[:-1]))
+        ), scale * grad.ravel()
 
     return minimize(objective, start.ravel(), tolerance).reshape(start.shape)
 
@@ -271,12 +351,14 @@ def _vocabulary(counts: _Counts) -> tuple[np.ndarray, np.ndarray, _Counts]:
 def _weighted(counts: _Counts, keys: np.ndarray, idf: np.ndarray) -> Vectors:
     """TF-IDF of counts whose keys are places, each kind of length 1."""
     values = (1 + np.log(counts.times)) * idf[counts.keys]
-    kinds = 2 * counts.rows + (keys[counts.keys] & np.uint64(1)).astype(np.int64)
-    values = values / np.sqrt(np.bincount(kinds, values**2, minlength=2 * counts.n))[kinds]
+    of_key = np.where(keys < _BINNED, 2, keys & np.uint64(1)).astype(np.int64)
+    kinds = 3 * counts.rows + of_key[counts.keys]
+    values = values / np.sqrt(np.bincount(kinds, values**2, minlength=3 * counts.n))[kinds]
     starts = np.searchsorted(counts.rows, np.arange(counts.n + 1))
     return Vectors(starts=starts, columns=np.asarray(counts.keys, dtype=np.int64), values=values)
 
 
+@lru_cache(1 << 16)
 def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
@@ -305,10 +387,8 @@ def _grams(word: str) -> list[int]:
 def _occurrences(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """(text, hash) of every n-gram of every text: int64 [m], uint64 [m]."""
     lower = [text.lower() for text in texts]
-    words, numbers, owners = _numbered([WORDS.findall(text) for text in lower])
-    hashes = np.array([_hash(word) & ~1 for word in words], dtype=np.uint64)[numbers]
-    inside = owners[1:] == owners[:-1]
-    both = _pairs_of(hashes[:-1], hashes[1:])[inside]
+    owners, hashes = _of_words([WORDS.findall(text) for text in lower])
+    of_texts, by_column = of_columns(texts)
     words, numbers, outer = _numbered([text.split() for text in lower])
     grams = [_grams(word) for word in words]
     sizes = np.array([len(found) for found in grams], dtype=np.int64)
@@ -316,5 +396,55 @@ def _occurrences(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     each = sizes[numbers]
     firsts = (np.cumsum(sizes) - sizes)[numbers]
     places = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each) + np.repeat(firsts, each)
-    rows = np.concatenate([owners, owners[1:][inside], np.repeat(outer, each)])
-    return rows, np.concatenate([hashes, both, flat[places]])
+    rows = np.concatenate([owners, np.repeat(outer, each), of_texts])
+    return rows, np.concatenate([hashes, flat[places], by_column])
+
+
+def _of_words(lists: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """(list, even hash) of every word and pair of words: int64 [m], uint64 [m]."""
+    words, numbers, owners = _numbered(lists)
+    hashes = np.array([_hash(word) & ~1 for word in words], dtype=np.uint64)[numbers]
+    inside = owners[1:] == owners[:-1]
+    both = _pairs_of(hashes[:-1], hashes[1:])[inside]
+    return np.concatenate([owners, owners[1:][inside]]), np.concatenate([hashes, both])
+
+
+def of_columns(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """(text, key) of what columns add: words and pairs of words by column, those that two share, and bins; texts of
+    one column have none. int64 [m], uint64 [m].
+    """
+    split = {i: text.split(BETWEEN) for i, text in enumerate(texts) if BETWEEN in text}
+    places = [(i, k) for i, columns in split.items() for k in range(len(columns))]
+    words = [WORDS.findall(split[i][k].lower()) for i, k in places]
+    owners, hashes = _of_words(words)
+    at = np.array(places, dtype=np.int64).reshape(-1, 2)
+    rows, keys = [at[owners, 0]], [_pairs_of(hashes, (at[owners, 1] + 1).astype(np.uint64))]
+    first = {i: n for n, (i, k) in enumerate(places) if k == 0}
+    for i, columns in split.items():
+        for a, b in combinations(range(min(len(columns), _MOST_COLUMNS)), 2):
+            left, right = words[first[i] + a], words[first[i] + b]
+            shared = np.array([_hash(word) & ~1 for word in sorted({*left} & {*right})], dtype=np.uint64)
+            pair = _MOST_COLUMNS * a + b
+            bins = [((pair << 4) + k << 4) + found for k, found in enumerate(_bins(left, right))]
+            keys += [
+                _pairs_of(shared, np.full(len(shared), 256 + pair, dtype=np.uint64)),
+                np.array(bins, dtype=np.uint64),
+            ]
+            rows.append(np.full(len(shared) + len(bins), i))
+    return np.concatenate(rows), np.concatenate(keys)
+
+
+def _bins(left: list[str], right: list[str]) -> list[int]:
+    """How alike two columns are, each in 0..10: shared words of all, of the left and of the right ones; runs of four
+    characters; and 5 plus twice the binary logarithm of how many times as many words the right one has.
+    """
+    found = []
+    for one, other in (({*left}, {*right}), tuple({*_runs(" ".join(words))} for words in (left, right))):
+        shared = len(one & other)
+        found += [shared / max(1, n) for n in (len(one | other), len(one), len(other))]
+    longer = 0.5 + 0.2 * np.log2(max(1, len(right)) / max(1, len(left)))
+    return [int(round(_BINS * min(1.0, max(0.0, share)))) for share in (*found, longer)]
+
+
+def _runs(text: str) -> list[str]:
+    return [text[i : i + 4] for i in range(len(text) - 3)]

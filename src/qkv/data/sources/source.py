@@ -315,8 +315,9 @@ def _text_file(path: Path) -> Source:
 
 def _layout(path: Path, config: DataConfig) -> TableFormat:
     layout = table_format(path, config.text_column, config.label_column)
-    if layout.second:
-        raise SourceError(f"--text-column {config.text_column} names two columns, which only --task classify reads")
+    if layout.others:
+        many = "two" if len(layout.others) == 1 else len(layout.texts)
+        raise SourceError(f"--text-column {config.text_column} names {many} columns, which only --task classify reads")
     return layout
 
 

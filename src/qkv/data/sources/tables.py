@@ -46,8 +46,8 @@ class TableFormat:
     """Names of all columns; empty where each JSON line is a plain string."""
     text: str
     """The column that holds the text; empty where each JSON line is a plain string."""
-    second: str = ""
-    """The column that holds the second text of a pair; empty where there are none."""
+    others: tuple[str, ...] = ()
+    """The columns of the other texts of a row, where it has several."""
     header: bool
     """Whether the first row names the columns (never so in JSONL)."""
     quoted: bool = False
@@ -55,8 +55,13 @@ class TableFormat:
 
     def roles(self, label: str = "") -> dict[str, str]:
         """What each column is used for: text, label or unused."""
-        known = dict.fromkeys(self.columns, "unused") | {label: "label", self.second: "text", self.text: "text"}
+        known = dict.fromkeys(self.columns, "unused") | {label: "label"} | dict.fromkeys(self.texts, "text")
         return {name: role for name, role in known.items() if name}
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns that hold text, in the order in which they are read."""
+        return (self.text, *self.others)
 
 
 @dataclass
@@ -91,17 +96,24 @@ def table_format(path: Path, text_column: str = "", label_column: str = "") -> T
         return _named_format(path, text_column, label_column)
     found, rows = _survey(path, kind, (text_column, label_column))
     table = [dict(zip(found.columns, row, strict=False)) for row in rows]
-    text, second = _both(text_column, found.columns)
-    text = choose_text(str(path), found.columns, table, text, label_column)
-    if second:
-        choose_text(str(path), found.columns, table, second, label_column)
-    return replace(found, text=text, second=second)
+    text, *others = _texts_of(path, found.columns, table, text_column, label_column)
+    return replace(found, text=text, others=tuple(others))
 
 
-def _both(asked: str, columns: Sequence[str]) -> tuple[str, str]:
-    """The column of the text and of the second text that are asked for, with a comma between; each may be empty."""
-    first, comma, second = asked.partition(",")
-    return (first.strip(), second.strip()) if comma and asked not in columns else (asked, "")
+def _texts_of(path: Path, columns: tuple[str, ...], rows: list[dict], asked: str, label: str) -> list[str]:
+    """The columns of texts: those that are asked for, or the likeliest one. Raises SourceError as `choose_text`."""
+    return [choose_text(str(path), columns, rows, name, label) for name in each_column(asked, columns)]
+
+
+def each_column(asked: str, columns: Sequence[str] = ()) -> list[str]:
+    """The columns of texts that are asked for, with commas between unless a column is called so.
+
+    Raises SourceError for one that is asked for twice or has no name.
+    """
+    names = [asked] if asked in columns else [name.strip() for name in asked.split(",")]
+    if len(names) > 1 and ("" in names or len(set(names)) < len(names)):
+        raise SourceError(f"--text-column {asked}: expected columns that differ, with one comma between two of them")
+    return names
 
 
 def other_texts(path: Path, layout: TableFormat, label: str) -> list[str]:
@@ -112,7 +124,7 @@ def other_texts(path: Path, layout: TableFormat, label: str) -> list[str]:
     found = []
     for name in layout.columns:
         texts = [value for row in rows if isinstance(value := row.get(name), str) and value.strip()]
-        is_read = name in ("", layout.text, layout.second, label)
+        is_read = name in ("", label, *layout.texts)
         if not is_read and 2 * len(set(texts)) > len(rows) and sum(len(t.split()) for t in texts) >= 3 * len(texts):
             found.append(name)
     return found
@@ -145,7 +157,7 @@ def count_rows(path: Path) -> int:
 
 def _survey(path: Path, kind: str, asked: tuple[str, ...]) -> tuple[TableFormat, list[list[str]]]:
     """(how a CSV or TSV table is laid out, its text still open, and its first rows below the header)."""
-    asked = (*(name for one in asked for name in _both(one, ()) if name), *asked) if any(asked) else asked
+    asked = (*(name for one in asked for name in one.split(",") if name), *asked) if any(asked) else asked
     quoted = kind == "tsv" and _needs_quotes(path)
     if not quoted:
         _check_separator(path, kind, asked)
@@ -249,11 +261,8 @@ def _named_format(path: Path, text_column: str, label_column: str) -> TableForma
             raise SourceError(f"{str(path)!r} holds plain strings, no columns; leave --text-column out")
         return TableFormat(kind="jsonl", columns=(), text="", header=False)
     table = [row for row in rows if isinstance(row, dict)]
-    text, second = _both(text_column, columns)
-    text = choose_text(str(path), columns, table, text, label_column)
-    if second:
-        choose_text(str(path), columns, table, second, label_column)
-    return TableFormat(kind=_kind(path), columns=columns, text=text, header=False, second=second)
+    text, *others = _texts_of(path, columns, table, text_column, label_column)
+    return TableFormat(kind=_kind(path), columns=columns, text=text, header=False, others=tuple(others))
 
 
 def _is_conversation(value: object) -> bool:

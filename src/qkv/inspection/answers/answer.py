@@ -74,7 +74,7 @@ class Evidence:
     def n_answers(self) -> int:
         """How many answers the model chooses among: classes, or tokens; 0 where it is not known."""
         classes = self.settings.get("model", {}).get("classes") or ()
-        return len(classes) or (self.tokenizer.d_vocab if self.tokenizer is not None else 0)
+        return self.task.guessed or len(classes) or (self.tokenizer.d_vocab if self.tokenizer is not None else 0)
 
     @property
     def unit(self) -> str:

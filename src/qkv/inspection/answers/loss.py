@@ -7,7 +7,7 @@ from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.tasks import Standing, Task, standing, worse_than_nothing
 from qkv.telemetry import Evaluation, Sample
-from qkv.words import as_good_as, between, listed, many, number, percent, plural, signed, stands
+from qkv.words import as_good_as, between, listed, many, metric_name, number, percent, plural, signed, stands
 
 OVER_FITTING = 0.01
 """The validation loss must have risen by this share above its lowest before it is called overfitting."""
@@ -19,8 +19,13 @@ seconds is nothing to read first."""
 NOTHING = "an empty output"
 """What a sample without a word is called."""
 
-CLOSE = {"accuracy": 3.0, "bleu": 1.0, "loss": 0.05}
-"""What a figure is about as good as differs by at most this: points of accuracy, points of BLEU, nats."""
+CLOSE = {"accuracy": 3.0, "micro_f1": 3.0, "bleu": 1.0, "loss": 0.05}
+"""What a figure is about as good as differs by at most this: points of accuracy, F1 or BLEU, nats; an error in the unit
+of a column by a share of it, `_CLOSE_SHARE`."""
+
+_CLOSE_SHARE = 0.05
+_SHARES = ("accuracy", "micro_f1")
+"""Metrics that are shares, shown in percent."""
 
 Interval = tuple[float, float]
 
@@ -79,14 +84,16 @@ def _groups(
     `intervals` are those of the figure, by the baseline that it is compared with.
     """
     groups: dict[Standing, list[str]] = {"better": [], "level": [], "worse": []}
-    scale, unit = (100, "points") if metric == "accuracy" else (1, "nats" if metric == "loss" else "points")
+    scale = 100 if metric in _SHARES else 1
+    unit = {"loss": "nats", "rmse": "in the unit of the labels"}.get(metric, "points")
     for name, value in sorted(known.items(), key=lambda item: item[1] if higher else -item[1]):  # the best one last
         interval = intervals.get(name)
         where, size = standing(own, interval, value, higher_is_better=higher), _size(metric, value)
         said = f"{name} ({size})"
         if where == "level":
             low, high = (round(scale * (end - value), 6) for end in interval or (own, own))
-            said = as_good_as(name, size, low, high, close=CLOSE[metric], unit=unit)
+            close = CLOSE.get(metric, _CLOSE_SHARE * abs(value))
+            said = as_good_as(name, size, low, high, close=close, unit=unit)
         groups[where].append(said)
     better, level, worse = groups["better"], groups["level"], groups["worse"]
     if len(better) == len(known) > 1:
@@ -98,7 +105,7 @@ def _groups(
 
 def _size(metric: str, value: float) -> str:
     """A figure as people read it: a loss with three digits, BLEU with two, accuracy in percent."""
-    return percent(value) if metric == "accuracy" else number(value, 3 if metric == "loss" else 2)
+    return percent(value) if metric in _SHARES else number(value, 2 if metric == "bleu" else 3)
 
 
 def _margin(evidence: Evidence, margin: JsonObject | None) -> tuple[str, ...]:
@@ -142,7 +149,7 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
     known = _known(task, summary)
     intervals = {words: (interval[0], interval[1]) for words in known} if interval else {}
     groups = _groups(name, known, own, intervals, higher=task.higher_is_better)
-    label = name.replace("bleu", "BLEU")
+    label = metric_name(name)
     compared = f", {stands(*groups)}" if known else ""
     within = f", with a 95% interval of {_size(name, interval[0])} to {_size(name, interval[1])}" if interval else ""
     numbers: dict[str, float | None] = {name: own, f"validation loss (nats per {evidence.unit})": best.loss}
@@ -154,18 +161,19 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
         more=(
             f"That is over {_whole(evidence)}{within}.",
             f"The lowest validation loss is {_nats(best.loss)} per {evidence.unit}, at step {best.step:,}.",
-            *_combined(summary),
+            *_combined(summary, name),
         ),
-        numbers=numbers | {f"{words} ({name})": value for words, value in known.items()} | _parts(summary),
+        numbers=numbers | {f"{words} ({name})": value for words, value in known.items()} | _parts(summary, name),
         measure="loss",
         null=_knowing_nothing(evidence),
         weight=0.5 if not known else 0.7 if groups[0] else 0.9,
     )
 
 
-def _parts(summary: JsonMapping) -> dict[str, float | None]:
+def _parts(summary: JsonMapping, metric: str) -> dict[str, float | None]:
     """The numbers of `_combined`."""
-    names = ("linear_accuracy", "attention_accuracy", "attention_share", "linear_cross_validated")
+    names = (f"linear_{metric}", f"attention_{metric}", "attention_share", "linear_cross_validated")
+    names += ("macro_f1", "pearson", "spearman")
     found = {name.replace("_", " "): summary[name] for name in names if name in summary}
     for end, value in zip(("low", "high"), summary.get("linear_cross_validated_interval", ()), strict=False):
         found[f"linear cross validated, {end}"] = value
@@ -175,14 +183,14 @@ def _parts(summary: JsonMapping) -> dict[str, float | None]:
     return found
 
 
-def _combined(summary: JsonMapping) -> tuple[str, ...]:
+def _combined(summary: JsonMapping, metric: str) -> tuple[str, ...]:
     """What the linear model and attention reach alone, and how far the probabilities can be trusted."""
     said: list[str] = []
     if "attention_share" in summary:
-        alone = [percent(summary[f"{part}_accuracy"]) for part in ("linear", "attention")]
-        share = summary["attention_share"]
+        alone = [_size(metric, summary[f"{part}_{metric}"]) for part in ("linear", "attention")]
+        share, said_by = summary["attention_share"], "predictions" if metric == "rmse" else "logits"
         how = (
-            f"The model adds attention's logits, times {number(share, 2)}, to those of the linear model"
+            f"The model adds attention's {said_by}, times {number(share, 2)}, to those of the linear model"
             if share
             else "Attention did not lower the loss on held-out training texts, so the model answers by the linear model"
         )
@@ -193,6 +201,9 @@ def _combined(summary: JsonMapping) -> tuple[str, ...]:
             f"Cross-validated on all training texts, the linear model alone has"
             f" {percent(summary['linear_cross_validated'])} ({percent(low)} to {percent(high)})."
         )
+    for figure, name in (("macro_f1", "Macro F1"), ("pearson", "Pearson's correlation"), ("spearman", "Spearman's")):
+        if isinstance(summary.get(figure), float):
+            said.append(f"{name} is {percent(summary[figure]) if figure == 'macro_f1' else number(summary[figure])}.")
     if "calibration_error" in summary:
         off, chance = (number(100 * summary[f"calibration_{part}"], 2) for part in ("error", "by_chance"))
         said.append(

@@ -92,6 +92,8 @@ class Report:
     ledger: LedgerSection | None = None
     play: PlaySection | None = None
     other: OtherRun | None = None
+    decisions: JsonObject | None = None
+    """Of a classifier, as `qkv.tasks.labels.decisions` makes it."""
     own: tuple[Section, ...] = ()
     """What other packages show."""
     kept: tuple[int, ...] = ()
@@ -191,7 +193,8 @@ class Sections:
     def loss(self) -> LossSection | None:
         """Training and validation loss beside the baselines."""
         found = self.facts.get("baselines")
-        n_answers = len(self.settings.get("model", {}).get("classes", ())) or self.sizes.get("d_vocab")
+        n_classes = len(self.settings.get("model", {}).get("classes", ()))
+        n_answers = self.task.guessed or n_classes or self.sizes.get("d_vocab")
         lines = baselines(found, n_answers, self.task.yardsticks)
         return loss_section(self.telemetry, lines, found or {}) if self.telemetry else None
 
@@ -353,6 +356,7 @@ class Sections:
             words=self.words(),
             ledger=ledger_section(self.telemetry) if self.telemetry else None,
             play=self.play(),
+            decisions=self.facts.get("decisions"),
             own=own_sections(self.stored),
             kept=tuple(self.snapshots.steps),
             damaged=self.damaged,

@@ -8,6 +8,7 @@ import { createModel, watch } from "./model.js";
 import answers from "./answers.js";
 import attention from "./attention.js";
 import curve from "./curve.js";
+import decisions from "./decisions.js";
 import { why } from "./fits.js";
 import forward from "./forward.js";
 import grid from "./grid.js";
@@ -39,6 +40,7 @@ const SECTIONS = [
   ["answers", "Answers", "Answers", "answers", (payload) => `Common questions, answered from this run, with pictures. ${attends(payload) ? "L1.H0 is head 0 of layer 1, both" : "L1 is layer 1,"} counted from 0.`, [answers]],
   ["which-q", null, null, attends, "", [words]],
   ["loss", "Is it learning?", "Loss", "loss", "Training and validation loss, compared with baselines on the same data.", [loss]],
+  ["decisions", "How it decides", "Decisions", "decisions", "Its answers on the validation texts: mistakes, confidence, and the words behind them.", [decisions]],
   ["grid", "What training did to every matrix", "Matrices", ["grid", "map"], (payload) => `Layers down, matrices across${attends(payload) ? ", heads as cells" : ""}. Press play below or drag the step to watch training; click a cell to open its matrix.`, [grid, curve, matrix]],
   ["map", "Every step at once", "Every step", "map", "All steps at once: each row is one matrix, each column a recorded step.", [map]],
   ["matrices", "The weights themselves", "Weights", "matrices", "Every matrix as a picture, at the steps whose weights were kept. Click one to open it above.", [matrices, table]],
