@@ -193,7 +193,7 @@ class Echo(Causal):
 ''',
     )
     copy.line("tasks/__init__.py", r"^from qkv.tasks.classify import Classify\n", "from qkv.tasks.echo import Echo\n")
-    copy.line("tasks/__init__.py", r"^TASKS.*\(Causal\(\), ", "Echo(), ")
+    copy.line("tasks/__init__.py", r"^_OWN.*\(Causal\(\), ", "Echo(), ")
     (copy.folder / "text.txt").write_text("the cat sat on the mat and a dog ran by. " * 60)
     assert "memory of each process" in copy.qkv("plan", "text.txt", "--task", "echo", "--steps", "2")
     assert "echo" in copy.qkv("plan", "text.txt", "--task", "ehco", "--steps", "2", status=2)
