@@ -171,6 +171,10 @@ class Question:
         return otherwise
 
 
+TABLES = ("values", "texts", "sets", "usual", "quick", "full", "arms", "effects", "given", "derive", "counted")
+"""What a question's file holds beside its words, where it is no module (`studies.fixed`)."""
+
+
 def read_question(
     name: str,
     *,
@@ -182,7 +186,8 @@ def read_question(
 
     Raises TypeError for a key that is no field, and for one that is missing.
     """
-    words = tomllib.loads((Path(__file__).parent / "questions" / f"{name}.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads((Path(__file__).parent / "questions" / f"{name}.toml").read_text(encoding="utf-8"))
+    words = {key: value for key, value in table.items() if key not in TABLES}
     also = {effect: Plain(**plain) for effect, plain in words.pop("also", {}).items()}
     if in_demo := words.pop("in_demo", ""):
         words["elsewhere"] = f"{IN_DEMO} {in_demo}"

@@ -1,0 +1,154 @@
+"""A question that qkv brings: its file as a design whose arms are all trained at one fixed size.
+
+The file has the form of `studies.table`, and the words of `Question`. Beside arms and effects it holds `[texts.NAME]`,
+`[quick]` and `[full]` (what differs from the usual size, `replicates`, `values`, and which `arms` and `effects` in which
+order, where those are not all in the file's order), `[values]` for names in braces, and three functions `module:name`:
+`given` counts on the text what the design needs, `derive` and `counted` are those of `Question`. `when` lists what has
+to hold: quick, full, labelled, images, vectors or a name of `given`, each also with `not`.
+"""
+
+import fnmatch
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from qkv.errors import ConfigError, unknown
+from qkv.extensions import load
+from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text
+from qkv.studies.question import Ask, Question, make_design, read_question
+from qkv.studies.table import (
+    ARM_KEYS, EFFECT_KEYS, arm_fields, checked, contrast_of, filled, filled_item, in_order, leaves, repeated, with_sets,
+)  # fmt: skip
+
+_KEYS: Mapping[str, str] = {**ARM_KEYS, "name": "text", "text": "text", "task": "text"}
+Named = TypeVar("Named", Arm, Contrast)
+_VARIANT = ("replicates", "values", "arms", "effects")
+
+
+@lru_cache(maxsize=1)
+def shared() -> JsonObject:
+    """What questions have in common: `quick` and `full` sizes, `sets` of settings, `effects` by name."""
+    return tomllib.loads(Path(__file__).with_name("shared.toml").read_text(encoding="utf-8"))
+
+
+def has_arms(path: Path) -> bool:
+    """Whether a question's file holds its arms too, and not only its words."""
+    return "arms" in tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def read_fixed(path: Path) -> Question:
+    """The question of a file, whose design is made when it is asked for.
+
+    Raises ConfigError for a function that is not there.
+    """
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    hooks: dict[str, Any] = {key: load(table[key], key) for key in ("derive", "counted", "given") if key in table}
+    given = hooks.pop("given", lambda ask, texts, scale: {})
+    return read_question(path.stem, design=lambda ask: _design(path.stem, table, given, ask), **hooks)
+
+
+def _design(name: str, table: JsonObject, given: Callable[[Ask, dict[str, Text], Scale], JsonObject], ask: Ask) -> Design:
+    kind = "quick" if ask.quick else "full"
+    variant = table.get(kind, {})
+    scale = Scale(**shared()[kind] | {key: value for key, value in variant.items() if key not in _VARIANT})
+    case = _Case(ask, {**table.get("values", {}), **variant.get("values", {}), **vars(scale)})
+    texts = {
+        key: _text(filled_item(text, case.values, key))
+        for key, text in table.get("texts", {"text": {}}).items()
+        if case.holds(text)
+    }
+    case.values |= given(ask, texts, scale)
+    arms = _chosen(_arms(table, case), variant.get("arms"))
+    words = {arm.name: arm.what for arm in arms}
+    return make_design(
+        ask,
+        study=name,
+        texts=texts,
+        scale=scale,
+        arms=arms,
+        contrasts=_chosen(_contrasts(table, case, words), variant.get("effects")),
+        replicates=variant.get("replicates"),
+    )
+
+
+class _Case:
+    """What a study is asked of, and what names in braces are there."""
+
+    def __init__(self, ask: Ask, values: JsonObject) -> None:
+        self._ask, self.values = ask, values
+
+    def holds(self, item: JsonMapping) -> bool:
+        """Whether all that an item is for holds."""
+        return all(self._is(word.removeprefix("not ")) != word.startswith("not ") for word in item.get("when", []))
+
+    def _is(self, word: str) -> bool:
+        asked = {
+            "quick": lambda: self._ask.quick, "full": lambda: not self._ask.quick, "labelled": self._ask.has_labels,
+            "images": self._ask.has_images, "vectors": self._ask.has_vectors,
+        }  # fmt: skip
+        if word in asked:
+            return asked[word]()
+        if word not in self.values:
+            raise ConfigError(unknown("when", word, [*asked, *self.values]))
+        return bool(self.values[word])
+
+
+def _text(table: JsonObject) -> Text:
+    fields = {key: table[key] for key in ("stream", "tokenizer", "vocab") if key in table}
+    settings = {key: value for key, value in table.items() if key not in ("when", *fields)}
+    return Text(settings=in_order(settings), **fields)
+
+
+def _arms(table: JsonObject, case: _Case) -> list[Arm]:
+    sets, found = {**shared()["sets"], **table.get("sets", {})}, []
+    items = [{"name": name, **arm} for name, arm in table["arms"].items()]
+    for item, names in repeated(items, _KEYS, case.values):
+        whole = with_sets({**item, "with": filled(item.get("with", []), names, item["name"])}, sets, item["name"])
+        made = filled_item(whole, names, item["name"])
+        found += [_arm(made)] if case.holds(made) else []
+    return found
+
+
+def _arm(item: JsonObject) -> Arm:
+    """An arm at the study's size, but for what it sets. Raises ConfigError."""
+    where = f"arms.{item['name']}"
+    checked(item, where, _KEYS, ("what",))
+    layout, sizes, own = {}, {}, {}
+    for path, value in leaves(item.get("set", {})):
+        if path.startswith("layout."):
+            layout[path.removeprefix("layout.")] = value
+        elif path in ("optimizer.kind", "lr"):
+            own[path.removesuffix(".kind")] = value
+        elif path in Scale.__dataclass_fields__:
+            sizes[path] = value
+        else:
+            known = ["layout.", "lr", "optimizer.kind", *Scale.__dataclass_fields__]
+            raise ConfigError(f"{where}.set: {unknown('setting', path, known)}")
+    own |= {key: item[key] for key in ("name", "what", "text", "task") if key in item}
+    changes = tuple(item.get("changes", ()))
+    return Arm(layout=in_order(layout), sizes=in_order(sizes), changes=changes, **own, **arm_fields(item, where))
+
+
+def _contrasts(table: JsonObject, case: _Case, words: Mapping[str, str]) -> list[Contrast]:
+    often, usual, found = shared()["effects"], table.get("usual", {}), []
+    items = [{**(often[item["use"]] if "use" in item else usual), **item} for item in table["effects"]]
+    for item, names in repeated(items, EFFECT_KEYS, case.values):
+        if case.holds({"when": filled(item.get("when", []), names, item["name"])}):
+            found.append(contrast_of(item, names, words))
+    return found
+
+
+def _chosen(made: list[Named], patterns: list[str] | None) -> list[Named]:
+    """Those whose names match, in the order of the patterns; all of them where there are none."""
+    if patterns is None:
+        return made
+    found: dict[str, Named] = {}
+    for pattern in patterns:
+        matching = {one.name: one for one in made if fnmatch.fnmatchcase(one.name, pattern)}
+        if not matching:
+            raise ConfigError(unknown("arm or effect", pattern, [one.name for one in made]))
+        found |= {name: one for name, one in matching.items() if name not in found}
+    return list(found.values())
