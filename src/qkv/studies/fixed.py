@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from qkv.errors import ConfigError, unknown
 from qkv.extensions import load
@@ -20,7 +20,7 @@ from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text
 from qkv.studies.question import Ask, Question, make_design, read_question
 from qkv.studies.table import (
-    ARM_KEYS, EFFECT_KEYS, arm_fields, checked, contrast_of, filled, filled_item, in_order, leaves, repeated, with_sets,
+    ARM_KEYS, EFFECT_KEYS, arm_fields, checked, contrast_of, filled, filled_item, in_order, leaves, repeated, with_sets, with_usual,
 )  # fmt: skip
 
 _KEYS: Mapping[str, str] = {**ARM_KEYS, "name": "text", "text": "text", "task": "text"}
@@ -58,7 +58,7 @@ def _design(name: str, table: JsonObject, given: Callable[[Ask, dict[str, Text],
     texts = {
         key: _text(filled_item(text, case.values, key))
         for key, text in table.get("texts", {"text": {}}).items()
-        if case.holds(text)
+        if case.holds(text, case.values)
     }
     case.values |= given(ask, texts, scale)
     arms = _chosen(_arms(table, case), variant.get("arms"))
@@ -80,9 +80,10 @@ class _Case:
     def __init__(self, ask: Ask, values: JsonObject) -> None:
         self._ask, self.values = ask, values
 
-    def holds(self, item: JsonMapping) -> bool:
+    def holds(self, item: JsonMapping, names: JsonMapping) -> bool:
         """Whether all that an item is for holds."""
-        return all(self._is(word.removeprefix("not ")) != word.startswith("not ") for word in item.get("when", []))
+        words = cast("list[str]", filled(item.get("when", []), names, "when"))
+        return all(self._is(word.removeprefix("not ")) != word.startswith("not ") for word in words)
 
     def _is(self, word: str) -> bool:
         asked = {
@@ -93,7 +94,8 @@ class _Case:
             return asked[word]()
         if word not in self.values:
             raise ConfigError(unknown("when", word, [*asked, *self.values]))
-        return bool(self.values[word])
+        value = self.values[word]
+        return self._is(value) if isinstance(value, str) else bool(value)
 
 
 def _text(table: JsonObject) -> Text:
@@ -106,9 +108,9 @@ def _arms(table: JsonObject, case: _Case) -> list[Arm]:
     sets, found = {**shared()["sets"], **table.get("sets", {})}, []
     items = [{"name": name, **arm} for name, arm in table["arms"].items()]
     for item, names in repeated(items, _KEYS, case.values):
-        whole = with_sets({**item, "with": filled(item.get("with", []), names, item["name"])}, sets, item["name"])
-        made = filled_item(whole, names, item["name"])
-        found += [_arm(made)] if case.holds(made) else []
+        if case.holds(item, names):
+            whole = with_sets({**item, "with": filled(item.get("with", []), names, item["name"])}, sets, item["name"])
+            found.append(_arm(filled_item(whole, names, item["name"])))
     return found
 
 
@@ -134,9 +136,9 @@ def _arm(item: JsonObject) -> Arm:
 
 def _contrasts(table: JsonObject, case: _Case, words: Mapping[str, str]) -> list[Contrast]:
     often, usual, found = shared()["effects"], table.get("usual", {}), []
-    items = [{**(often[item["use"]] if "use" in item else usual), **item} for item in table["effects"]]
+    items = [with_usual(item, often[item["use"]] if "use" in item else usual) for item in table["effects"]]
     for item, names in repeated(items, EFFECT_KEYS, case.values):
-        if case.holds({"when": filled(item.get("when", []), names, item["name"])}):
+        if case.holds(item, names):
             found.append(contrast_of(item, names, words))
     return found
 

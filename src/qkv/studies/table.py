@@ -66,7 +66,8 @@ def checked(value: object, where: str, keys: Mapping[str, str], needed: Sequence
 def filled(value: object, values: JsonMapping, where: str) -> object:
     """The same with `{name}`, or `{name:format}`, replaced in every string, also in keys of tables.
 
-    A string that is one such hole becomes the value itself, whatever its type. Raises ConfigError for another name.
+    A string that is one such hole becomes the value itself, whatever its type; inner holes come first. Raises
+    ConfigError for another name.
     """
     if isinstance(value, list):
         return [filled(item, values, where) for item in value]
@@ -83,7 +84,8 @@ def filled(value: object, values: JsonMapping, where: str) -> object:
     whole = _HOLE.fullmatch(value)
     if whole and not whole[2]:
         return of(whole)
-    return _HOLE.sub(lambda hole: format(of(hole), hole[2] or ""), value)
+    once = _HOLE.sub(lambda hole: format(of(hole), hole[2] or ""), value)
+    return filled(once, values, where) if once != value else value
 
 
 def repeated(items: Sequence[JsonObject], keys: Mapping[str, str], values: JsonMapping) -> Iterator[Repeated]:
@@ -187,6 +189,11 @@ def arm_fields(arm: JsonObject, where: str) -> JsonObject:
         found.setdefault("tune", "none")
     found |= {key: in_order(arm[key]) for key in ("tables", "before") if key in arm}
     return found | ({"probes": tuple(arm["probes"])} if "probes" in arm else {})
+
+
+def with_usual(effect: JsonObject, usual: JsonMapping) -> JsonObject:
+    """An effect with what effects have unless they say otherwise; terms name their quantities themselves."""
+    return {key: value for key, value in usual.items() if key != "of" or "terms" not in effect} | effect
 
 
 def terms_of(effect: JsonObject, where: str) -> tuple[tuple[float, str, str], ...]:
