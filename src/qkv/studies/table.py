@@ -39,6 +39,8 @@ _TOGETHER = "together"
 Repeated = tuple[JsonObject, JsonObject]
 """An item, and what the names in braces in it are."""
 T = TypeVar("T")
+_DEEPEST = 8
+"""How often what replaces a name in braces may hold another."""
 _HOLE = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
 
 
@@ -81,11 +83,13 @@ def filled(value: object, values: JsonMapping, where: str) -> object:
             raise ConfigError(f"{where}: {unknown('name in braces', hole[1], [name for name in values if name])}")
         return values[hole[1]]
 
-    whole = _HOLE.fullmatch(value)
-    if whole and not whole[2]:
-        return of(whole)
-    once = _HOLE.sub(lambda hole: format(of(hole), hole[2] or ""), value)
-    return filled(once, values, where) if once != value else value
+    for _ in range(_DEEPEST):
+        whole = _HOLE.fullmatch(value)
+        now = of(whole) if whole and not whole[2] else _HOLE.sub(lambda hole: format(of(hole), hole[2] or ""), value)
+        if now == value or not isinstance(now, str):
+            return now
+        value = now
+    raise ConfigError(f"{where}: {value[:80]!r} holds its own name in braces")
 
 
 def repeated(items: Sequence[JsonObject], keys: Mapping[str, str], values: JsonMapping) -> Iterator[Repeated]:
@@ -193,7 +197,9 @@ def arm_fields(arm: JsonObject, where: str) -> JsonObject:
 
 def with_usual(effect: JsonObject, usual: JsonMapping) -> JsonObject:
     """An effect with what effects have unless they say otherwise; terms name their quantities themselves."""
-    return {key: value for key, value in usual.items() if key != "of" or "terms" not in effect} | effect
+    left_out = {"arm", "between", "terms"} if effect.keys() & {"arm", "between", "terms"} else set()
+    left_out |= {"of"} if "terms" in effect else set()
+    return {key: value for key, value in usual.items() if key not in left_out} | effect
 
 
 def terms_of(effect: JsonObject, where: str) -> tuple[tuple[float, str, str], ...]:
