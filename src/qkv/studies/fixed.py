@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from qkv.errors import ConfigError, unknown
 from qkv.extensions import load
 from qkv.jsontypes import JsonMapping, JsonObject
-from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, Question, make_design, read_question
 from qkv.studies.table import (
     ARM_KEYS, EFFECT_KEYS, arm_fields, checked, contrast_of, filled, filled_item, in_order, leaves, repeated, with_sets, with_usual,
@@ -25,7 +25,7 @@ from qkv.studies.table import (
 
 _KEYS: Mapping[str, str] = {**ARM_KEYS, "name": "text", "text": "text", "task": "text"}
 Named = TypeVar("Named", Arm, Contrast)
-_VARIANT = ("replicates", "values", "arms", "effects")
+_VARIANT = ("replicates", "grid", "values", "arms", "effects")
 
 
 @lru_cache(maxsize=1)
@@ -56,7 +56,7 @@ def _design(name: str, table: JsonObject, given: Callable[[Ask, dict[str, Text],
     scale = Scale(**shared()[kind] | {key: value for key, value in variant.items() if key not in _VARIANT})
     case = _Case(ask, {**table.get("values", {}), **variant.get("values", {}), **vars(scale)})
     texts = {
-        key: _text(filled_item(text, case.values, key))
+        text.get("name", key): _text(filled_item(text, case.values, key))
         for key, text in table.get("texts", {"text": {}}).items()
         if case.holds(text, case.values)
     }
@@ -68,6 +68,7 @@ def _design(name: str, table: JsonObject, given: Callable[[Ask, dict[str, Text],
         study=name,
         texts=texts,
         scale=scale,
+        grid=Grid(**variant.get("grid", {})),
         arms=arms,
         contrasts=_chosen(_contrasts(table, case, words), variant.get("effects")),
         replicates=variant.get("replicates"),
@@ -100,7 +101,7 @@ class _Case:
 
 def _text(table: JsonObject) -> Text:
     fields = {key: table[key] for key in ("stream", "tokenizer", "vocab") if key in table}
-    settings = {key: value for key, value in table.items() if key not in ("when", *fields)}
+    settings = {key: value for key, value in table.items() if key not in ("when", "name", *fields)}
     return Text(settings=in_order(settings), **fields)
 
 
@@ -118,20 +119,22 @@ def _arm(item: JsonObject) -> Arm:
     """An arm at the study's size, but for what it sets. Raises ConfigError."""
     where = f"arms.{item['name']}"
     checked(item, where, _KEYS, ("what",))
-    layout, sizes, own = {}, {}, {}
+    layout, sizes, settings, own = {}, {}, {}, {}
     for path, value in leaves(item.get("set", {})):
-        if path.startswith("layout."):
+        if path == "preset" or path.startswith("training."):
+            settings[path] = value
+        elif path.startswith("layout."):
             layout[path.removeprefix("layout.")] = value
         elif path in ("optimizer.kind", "lr"):
             own[path.removesuffix(".kind")] = value
         elif path in Scale.__dataclass_fields__:
             sizes[path] = value
         else:
-            known = ["layout.", "lr", "optimizer.kind", *Scale.__dataclass_fields__]
+            known = ["layout.", "training.", "preset", "lr", "optimizer.kind", *Scale.__dataclass_fields__]
             raise ConfigError(f"{where}.set: {unknown('setting', path, known)}")
     own |= {key: item[key] for key in ("name", "what", "text", "task") if key in item}
-    changes = tuple(item.get("changes", ()))
-    return Arm(layout=in_order(layout), sizes=in_order(sizes), changes=changes, **own, **arm_fields(item, where))
+    own |= {"layout": in_order(layout), "sizes": in_order(sizes), "settings": in_order(settings)}
+    return Arm(changes=tuple(item.get("changes", ())), **own, **arm_fields(item, where))
 
 
 def _contrasts(table: JsonObject, case: _Case, words: Mapping[str, str]) -> list[Contrast]:
