@@ -12,48 +12,68 @@ import tomllib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from qkv.errors import ConfigError, unknown
 from qkv.extensions import load
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Question, make_design, read_question
+from qkv.studies.question import Accounts, Ask, Ladder, Plain, Published, Question, make_design
 from qkv.studies.table import (
-    ARM_KEYS, EFFECT_KEYS, arm_fields, checked, contrast_of, filled, filled_item, in_order, leaves, repeated, with_sets, with_usual,
-)  # fmt: skip
+    ARM_KEYS,
+    EFFECT_KEYS,
+    arm_fields,
+    checked,
+    contrast_of,
+    filled,
+    filled_item,
+    in_order,
+    leaves,
+    repeated,
+    with_sets,
+    with_usual,
+)
+
+Named = TypeVar("Named", Arm, Contrast)
+Given = Callable[[Ask, dict[str, Text], Scale], JsonObject]
+"""What a function of a question counts on its texts, which it may add to: names in braces, and what is `when`."""
 
 _KEYS: Mapping[str, str] = {**ARM_KEYS, "name": "text", "text": "text", "task": "text"}
-Named = TypeVar("Named", Arm, Contrast)
+_TABLES = ("values", "texts", "sets", "usual", "quick", "full", "arms", "effects", "given")
+_HOOKS = ("derive", "counted")
 _VARIANT = ("replicates", "grid", "values", "arms", "effects")
 
 
 @lru_cache(maxsize=1)
-def shared() -> JsonObject:
-    """What questions have in common: `quick` and `full` sizes, `sets` of settings, `effects` by name."""
+def _shared() -> JsonObject:
     return tomllib.loads(Path(__file__).with_name("shared.toml").read_text(encoding="utf-8"))
-
-
-def has_arms(path: Path) -> bool:
-    """Whether a question's file holds its arms too, and not only its words."""
-    return "arms" in tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def read_fixed(path: Path) -> Question:
     """The question of a file, whose design is made when it is asked for.
 
-    Raises ConfigError for a function that is not there.
+    Raises TypeError for a key that is unknown or missing among its words, ConfigError for a function that is not there.
     """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
-    hooks: dict[str, Any] = {key: load(table[key], key) for key in ("derive", "counted", "given") if key in table}
-    given = hooks.pop("given", lambda ask, texts, scale: {})
-    return read_question(path.stem, design=lambda ask: _design(path.stem, table, given, ask), **hooks)
+    words: JsonObject = {key: load(value, key) if key in _HOOKS else value for key, value in table.items() if key not in _TABLES}
+    words["plain"], words["math"] = Plain(**words["plain"]), tuple(words["math"])
+    words["also"] = {effect: Plain(**plain) for effect, plain in words.get("also", {}).items()}
+    if in_demo := words.pop("in_demo", ""):
+        words["elsewhere"] = f"{_shared()['in_demo']} {in_demo}"
+    if accounts := words.pop("accounts", None):
+        rows = tuple((what, tuple(effects)) for what, effects in accounts["rows"])
+        words["accounts"] = Accounts(columns=tuple(accounts["columns"]), rows=rows)
+    if ladder := words.pop("ladder", None):
+        published = tuple(Published(**row) for row in ladder.pop("published", ()))
+        words["ladder"] = Ladder(**ladder, published=published)
+    given = cast("Given", load(table["given"], "given")) if "given" in table else lambda ask, texts, scale: {}
+    return Question(name=path.stem, design=lambda ask: _design(path.stem, table, given, ask), **words)
 
 
-def _design(name: str, table: JsonObject, given: Callable[[Ask, dict[str, Text], Scale], JsonObject], ask: Ask) -> Design:
+def _design(name: str, table: JsonObject, given: Given, ask: Ask) -> Design:
     kind = "quick" if ask.quick else "full"
     variant = table.get(kind, {})
-    scale = Scale(**shared()[kind] | {key: value for key, value in variant.items() if key not in _VARIANT})
+    scale = Scale(**_shared()[kind] | {key: value for key, value in variant.items() if key not in _VARIANT})
     case = _Case(ask, {**table.get("values", {}), **variant.get("values", {}), **vars(scale)})
     texts = {
         text.get("name", key): _text(filled_item(text, case.values, key))
@@ -106,7 +126,7 @@ def _text(table: JsonObject) -> Text:
 
 
 def _arms(table: JsonObject, case: _Case) -> list[Arm]:
-    sets, found = {**shared()["sets"], **table.get("sets", {})}, []
+    sets, found = {**_shared()["sets"], **table.get("sets", {})}, []
     items = [{"name": name, **arm} for name, arm in table["arms"].items()]
     for item, names in repeated(items, _KEYS, case.values):
         if case.holds(item, names):
@@ -138,7 +158,7 @@ def _arm(item: JsonObject) -> Arm:
 
 
 def _contrasts(table: JsonObject, case: _Case, words: Mapping[str, str]) -> list[Contrast]:
-    often, usual, found = shared()["effects"], table.get("usual", {}), []
+    often, usual, found = _shared()["effects"], table.get("usual", {}), []
     items = [with_usual(item, often[item["use"]] if "use" in item else usual) for item in table["effects"]]
     for item, names in repeated(items, EFFECT_KEYS, case.values):
         if case.holds(item, names):

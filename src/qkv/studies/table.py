@@ -242,7 +242,9 @@ def _weighted(given: list[object], where: str) -> tuple[tuple[float, str, str], 
             isinstance(term[0], bool) or not isinstance(term[0], int | float)
         ):
             raise ConfigError(f'{where}.terms holds {term!r}; expected [weight, "arm", "quantity"]')
-    return tuple((float(weight), arm, quantity) for weight, arm, quantity in cast("list[tuple[float, str, str]]", given))
+    return tuple(
+        (float(weight), arm, quantity) for weight, arm, quantity in cast("list[tuple[float, str, str]]", given)
+    )
 
 
 def contrast_of(effect: JsonObject, names: JsonMapping, words: Mapping[str, str]) -> Contrast:

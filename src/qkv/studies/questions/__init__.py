@@ -1,16 +1,15 @@
 """The questions, one file each: `NAME.toml` is a study, and nothing else knows its name.
 
-Its words, arms and effects are all there (`studies.fixed`), or its words alone, beside a module whose `QUESTION` it is.
+A module beside a file holds the functions that it names, where it needs code (`studies.fixed`).
 """
 
-import importlib
 import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from qkv.errors import ConfigError, unknown
-from qkv.studies.fixed import has_arms, read_fixed
+from qkv.studies.fixed import read_fixed
 from qkv.studies.question import Question
 
 __all__ = ["find", "questions"]
@@ -22,15 +21,8 @@ _ORDER: list[str] = json.loads((Path(__file__).parent / "order.json").read_text(
 @lru_cache(maxsize=1)
 def questions() -> Mapping[str, Question]:
     """Name -> question, in order of priority."""
-    found = {path.stem: _read(path) for path in sorted(Path(__file__).parent.glob("*.toml"))}
+    found = {path.stem: read_fixed(path) for path in sorted(Path(__file__).parent.glob("*.toml"))}
     return {name: found[name] for name in [*_ORDER, *(name for name in found if name not in _ORDER)]}
-
-
-def _read(path: Path) -> Question:
-    module = path.stem.replace("-", "_")
-    if has_arms(path):
-        return read_fixed(path)
-    return importlib.import_module(f"{__name__}.{module}").QUESTION
 
 
 def find(name: str) -> Question:

@@ -41,5 +41,3 @@ def stand_in_others(ask: Ask, design: Design) -> str:
         f"{100 * share:.0f}% of the validation texts occur word for word within a training text, as phrases of one"
         " sentence do; so no figure here is about entirely unseen sentences, and memorized texts help"
     )
-
-
