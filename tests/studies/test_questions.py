@@ -359,7 +359,10 @@ def test_what_is_asked_of_recall_and_of_hidden_tokens_is_asked_of_models_that_le
         for arm in design.arms:
             layout, trains = dict(arm.layout), arm.trainer != "none"
             if arm.task == "recall" and trains:
-                assert dict(design.texts)[arm.text].settings == (("keys", 8), ("values", 8)) and layout["start"] in ("xavier", "recurrent"), arm.name
+                assert dict(design.texts)[arm.text].settings == (("keys", 8), ("values", 8)) and layout["start"] in (
+                    "xavier",
+                    "recurrent",
+                ), arm.name
             if arm.task == "masked" and trains and not quick and name not in answered:
                 learns = layout.get("start") == "xavier" or f"learned ({arm.name})" in asked
                 assert learns, arm.name

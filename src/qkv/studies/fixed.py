@@ -55,7 +55,9 @@ def read_fixed(path: Path) -> Question:
     Raises TypeError for a key that is unknown or missing among its words, ConfigError for a function that is not there.
     """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
-    words: JsonObject = {key: load(value, key) if key in _HOOKS else value for key, value in table.items() if key not in _TABLES}
+    words: JsonObject = {
+        key: load(value, key) if key in _HOOKS else value for key, value in table.items() if key not in _TABLES
+    }
     words["plain"], words["math"] = Plain(**words["plain"]), tuple(words["math"])
     words["also"] = {effect: Plain(**plain) for effect, plain in words.get("also", {}).items()}
     if in_demo := words.pop("in_demo", ""):

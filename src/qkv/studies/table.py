@@ -8,6 +8,7 @@ names the few functions that count something in the text.
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar, cast
@@ -247,23 +248,25 @@ def _weighted(given: list[object], where: str) -> tuple[tuple[float, str, str], 
     )
 
 
-def contrast_of(effect: JsonObject, names: JsonMapping, words: Mapping[str, str]) -> Contrast:
+def contrast_of(effect: JsonObject, names: JsonMapping, words: Mapping[str, str], where: str = "") -> Contrast:
     """An effect whose strings are not filled yet; in its `what`, `{what}` is what its first arm does.
 
-    words: name of an arm -> what it does. Raises ConfigError for a key that is missing or of another type, and for what
+    words: name of an arm -> what it does; where: its place in the file. Raises ConfigError for a key that is missing or of another type, and for what
     cannot be judged.
     """
-    where = effect.get("name", "an effect")
+    place = where or effect.get("name", "an effect")
     if names and "arm" in effect:
-        names = {**names, "arm": filled(effect["arm"], names, where)}
-    made = filled_item({key: value for key, value in effect.items() if key != "what"}, names, where)
-    checked(made, f"effects {made.get('name', '')!r}", EFFECT_KEYS, ("name", "margin"))
-    where = f"effects {made['name']!r}"
-    terms = terms_of(made, where)
-    what = effect.get("what", made["name"])
-    what = str(filled(what, {**names, "what": words.get(terms[0][1], "")}, where)) if names else what
+        names = {**names, "arm": filled(effect["arm"], names, place)}
+    made = filled_item({key: value for key, value in effect.items() if key != "what"}, names, place)
+    place = where or f"effects {made.get('name', '')!r}"
+    checked(made, place, EFFECT_KEYS, ("name", "margin"))
+    if not 0 < made["margin"] < math.inf:
+        raise ConfigError(f"{place}.margin is {made['margin']}; expected a number above 0")
+    terms = terms_of(made, place)
+    what = effect.get("what") or made["name"]
+    what = str(filled(what, {**names, "what": words.get(terms[0][1], "")}, place)) if names else what
     more: JsonObject = {key: made[key] for key in ("unit", "needs", "constant", "nominal", "tries") if key in made}
     if "expected" in made:
         more["expected"] = Expected.read(made["expected"], made["name"])
-    more["beside"] = tuple(several(f"{where}.beside", made.get("beside", [])))
+    more["beside"] = tuple(several(f"{place}.beside", made.get("beside", [])))
     return Contrast(name=made["name"], what=what, terms=terms, margin=float(made["margin"]), **more)
