@@ -1,10 +1,11 @@
 """A question that qkv brings: its file as a design whose arms are all trained at one fixed size.
 
 The file has the form of `studies.table`, and the words of `Question`. Beside arms and effects it holds `[texts.NAME]`,
-`[quick]` and `[full]` (what differs from the usual size, `replicates`, `values`, and which `arms` and `effects` in which
-order, where those are not all in the file's order), `[values]` for names in braces, and three functions `module:name`:
-`given` counts on the text what the design needs, `derive` and `counted` are those of `Question`. `when` lists what has
-to hold: quick, full, labelled, images, vectors or a name of `given`, each also with `not`.
+`[quick]` and `[full]` (what differs from the usual size, `replicates`, `grid`, `values`, and which `arms` and `effects`
+in which order, where those are not all in the file's), `[values]` for names in braces, and three functions
+`module:name`: `given` counts on the text what the design needs, `derive` and `counted` are those of `Question`. `when`
+lists what has to hold: quick, full, labelled, images, vectors or a name of `given`, each also with `not`. `use` takes an
+effect from shared.toml.
 """
 
 import fnmatch
@@ -132,7 +133,7 @@ def _arms(table: JsonObject, case: _Case) -> list[Arm]:
     items = [{"name": name, **arm} for name, arm in table["arms"].items()]
     for item, names in repeated(items, _KEYS, case.values):
         if case.holds(item, names):
-            whole = with_sets({**item, "with": filled(item.get("with", []), names, item["name"])}, sets, item["name"])
+            whole = with_sets(item, sets, names)
             found.append(_arm(filled_item(whole, names, item["name"])))
     return found
 

@@ -52,7 +52,7 @@ from qkv.tasks import find_task
 from qkv.tokenizers.tokenizer import KINDS
 from qkv.words import many
 
-_NATS = "nats per token"
+_NATS, _NO_UNIT = "nats per token", "units"
 QUANTITIES: Mapping[str, tuple[str, str]] = {
     "loss": ("", _NATS),
     **{quantity: ("", _NATS) for quantity in ON_THE_WAY},
@@ -361,12 +361,9 @@ def _read(path: Path, given: JsonObject) -> Own:
         if value not in known:
             raise ConfigError(unknown(what, value, known))
     base, values = _base(table.get("base", {})), table.get("values", {})
-    items = [{"name": name, **_arm_table(name, value)} for name, value in table["arms"].items()]
-    arms = tuple(
-        _read_arm(item, names, base, table.get("sets", {})) for item, names in repeated(items, _OWN_ARM_KEYS, values)
-    )
-    if len({arm.name for arm in arms}) < len(arms):
-        raise ConfigError(f"two arms have one name, of {', '.join(arm.name for arm in arms)}; put braces into it")
+    items = [{"name": name, **_item(value, f"arms.{name}", _OWN_ARM_KEYS)} for name, value in table["arms"].items()]
+    of_sets = {name: _item(value, f"sets.{name}", _OWN_ARM_KEYS) for name, value in table.get("sets", {}).items()}
+    arms = tuple(_read_arm(item, names, base, of_sets) for item, names in repeated(items, _OWN_ARM_KEYS, values))
     effects = tuple(_read_effects(table, arms, values))
     _check(arms, effects, table)
     return Own(
@@ -400,12 +397,13 @@ def _base(given: JsonObject) -> _Arm:
     return _Arm(name="base", what="", settings=settings, changes=changes)
 
 
-def _arm_table(name: str, value: object) -> JsonObject:
-    return checked(value, f"arms.{name}", _OWN_ARM_KEYS)
+def _item(value: object, where: str, keys: Mapping[str, str]) -> JsonObject:
+    """A table; what its keys hold is checked once it is repeated. Raises ConfigError for what is none."""
+    return value if isinstance(value, dict) else checked(value, where, keys)
 
 
-def _read_arm(item: JsonObject, names: JsonMapping, base: _Arm, sets: JsonMapping) -> _Arm:
-    made = filled_item(with_sets(item, sets, f"arms.{item['name']}"), names, f"arms.{item['name']}")
+def _read_arm(item: JsonObject, names: JsonMapping, base: _Arm, sets: Mapping[str, JsonObject]) -> _Arm:
+    made = filled_item(with_sets(item, sets, names), names, f"arms.{item['name']}")
     name = str(made.pop("name"))
     where = f"arms.{name}"
     table = checked(made, where, _OWN_ARM_KEYS)
@@ -460,14 +458,13 @@ def _settings(given: JsonMapping, where: str) -> JsonObject:
 
 def _read_effects(table: JsonMapping, arms: Sequence[_Arm], values: JsonMapping) -> Iterator[Contrast]:
     usual, words = table.get("usual", {}), {arm.name: arm.what for arm in arms}
-    needed = ("name", "margin")
-    items = []
-    for number, value in enumerate(table["effects"], start=1):
-        item = value if not isinstance(value, dict) else with_usual(value, usual)
-        items.append({**checked(item, f"effects[{number}]", _OWN_EFFECT_KEYS, needed), "_where": f"effects[{number}]"})
-    for item, names in repeated(items, EFFECT_KEYS, values):
-        where = item.pop("_where")
-        yield _with_unit(contrast_of(item, names, words, where), "unit" in item, arms, where)
+    items = [
+        {**with_usual(_item(value, where, _OWN_EFFECT_KEYS), usual), "where": where}
+        for where, value in ((f"effects[{i}]", value) for i, value in enumerate(table["effects"], start=1))
+    ]
+    for item, names in repeated(items, _OWN_EFFECT_KEYS, values):
+        where = item.pop("where")
+        yield _with_unit(contrast_of(item, names, words, where, _OWN_EFFECT_KEYS), "unit" in item, arms, where)
 
 
 def _with_unit(effect: Contrast, has_unit: bool, arms: Sequence[_Arm], where: str) -> Contrast:
@@ -481,10 +478,12 @@ def _with_unit(effect: Contrast, has_unit: bool, arms: Sequence[_Arm], where: st
                 metric(quantity)
         elif not _is_known(quantity) and not by_name[name].measures_more:
             raise ConfigError(f"{where}: {unknown('of', quantity, QUANTITIES)}")
-        elif _is_known(quantity) and has_unit and len(effect.arms) < len(effect.terms) + 1 and len(effect.terms) < 3:
-            raise ConfigError(f"{where}.unit is for a function of your own; {quantity} has its own, so leave it out")
         units.add(_probe_and_unit(quantity)[1])
-    return effect if has_unit else dataclasses.replace(effect, unit=units.pop() if len(units) == 1 else "units")
+    unit = units.pop() if len(units) == 1 else _NO_UNIT
+    if has_unit and unit != _NO_UNIT:
+        of = effect.terms[0][2]
+        raise ConfigError(f"{where}.unit is for a function of your own; {of} has its own, so leave it out")
+    return effect if has_unit else dataclasses.replace(effect, unit=unit)
 
 
 def _is_known(quantity: str) -> bool:
@@ -494,9 +493,11 @@ def _is_known(quantity: str) -> bool:
 def _probe_and_unit(quantity: str) -> tuple[str, str]:
     """What measures it, empty where it needs no probe of its own, and its unit."""
     if is_metric(quantity):
-        return quantity, "units"
+        return quantity, _NO_UNIT
     return (
-        QUANTITIES[quantity if quantity in QUANTITIES else _kind_of(quantity)] if _is_known(quantity) else ("", "units")
+        QUANTITIES[quantity if quantity in QUANTITIES else _kind_of(quantity)]
+        if _is_known(quantity)
+        else ("", _NO_UNIT)
     )
 
 
@@ -507,9 +508,11 @@ def _kind_of(quantity: str) -> str:
 
 def _check(arms: Sequence[_Arm], effects: Sequence[Contrast], table: JsonMapping) -> None:
     """Make sure that arms and effects fit one another. Raises ConfigError."""
-    names = [effect.name for effect in effects]
+    names, of_arms = [effect.name for effect in effects], [arm.name for arm in arms]
     read_by = {name for effect in effects for name in effect.arms} | {arm.fields.get("tune") for arm in arms}
     for arm in arms:
+        if of_arms.count(arm.name) > 1:
+            raise ConfigError(f'two arms are called {arm.name!r}; with each, write [arms."a name with {{}}"]')
         if arm.name not in read_by:
             raise ConfigError(f"arms.{arm.name} is read by no effect; name it in one's between, or leave it out")
         timed = any(change.start or change.stop is not None for text in arm.changes for change in parse_changes(text))

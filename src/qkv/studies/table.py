@@ -148,13 +148,16 @@ def in_order(given: object) -> Pairs:
     return tuple((name, frozen(value)) for name, value in cast("JsonObject", given).items())
 
 
-def with_sets(arm: JsonObject, sets: Mapping[str, JsonObject], where: str) -> JsonObject:
-    """An arm with the settings that it has in common with others: its own come before those of later sets, and these
-    before those of earlier ones; tables are merged, changes and probes follow one another. Raises ConfigError."""
-    made: JsonObject = {}
-    for name in several(f"{where}.with", arm.get("with", [])):
+def with_sets(arm: JsonObject, sets: Mapping[str, JsonObject], names: JsonMapping) -> JsonObject:
+    """An arm with the settings that it has in common with others.
+
+    Its own come before those of later sets, and these before those of earlier ones; tables are merged, and lists follow
+    one another. names: what is in braces in `with`. Raises ConfigError for a set that is not there.
+    """
+    where, made = f"arms.{arm['name']}.with", {}
+    for name in several(where, filled_item({"with": arm.get("with", [])}, names, where)["with"]):
         if name not in sets:
-            raise ConfigError(f"{where}.with: {unknown('set', name, sets)}")
+            raise ConfigError(f"{where}: {unknown('set', name, sets)}")
         made = _merged(made, sets[name])
     return _merged(made, {key: value for key, value in arm.items() if key != "with"})
 
@@ -248,18 +251,24 @@ def _weighted(given: list[object], where: str) -> tuple[tuple[float, str, str], 
     )
 
 
-def contrast_of(effect: JsonObject, names: JsonMapping, words: Mapping[str, str], where: str = "") -> Contrast:
+def contrast_of(
+    effect: JsonObject,
+    names: JsonMapping,
+    words: Mapping[str, str],
+    where: str = "",
+    keys: Mapping[str, str] = EFFECT_KEYS,
+) -> Contrast:
     """An effect whose strings are not filled yet; in its `what`, `{what}` is what its first arm does.
 
-    words: name of an arm -> what it does; where: its place in the file. Raises ConfigError for a key that is missing or of another type, and for what
-    cannot be judged.
+    words: name of an arm -> what it does; where: its place in the file; keys: those that it may have. Raises
+    ConfigError for a key that is unknown, missing or of another type, and for what cannot be judged.
     """
     place = where or effect.get("name", "an effect")
     if names and "arm" in effect:
         names = {**names, "arm": filled(effect["arm"], names, place)}
     made = filled_item({key: value for key, value in effect.items() if key != "what"}, names, place)
     place = where or f"effects {made.get('name', '')!r}"
-    checked(made, place, EFFECT_KEYS, ("name", "margin"))
+    checked(made, place, keys, ("name", "margin"))
     if not 0 < made["margin"] < math.inf:
         raise ConfigError(f"{place}.margin is {made['margin']}; expected a number above 0")
     terms = terms_of(made, place)
