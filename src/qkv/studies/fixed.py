@@ -4,8 +4,8 @@ The file has the form of `studies.table`, and the words of `Question`. Beside ar
 `[quick]` and `[full]` (what differs from the usual size, `replicates`, `grid`, `values`, and which `arms` and `effects`
 in which order, where those are not all in the file's), `[values]` for names in braces, and three functions
 `module:name`: `given` counts on the text what the design needs, `derive` and `counted` are those of `Question`. `when`
-lists what has to hold: quick, full, labelled, images, vectors or a name of `given`, each also with `not`. `use` takes an
-effect from shared.toml.
+lists what must hold: quick, full, labelled, images, vectors or a name of `given`, each also with `not`. `use` takes
+an effect from shared.toml.
 """
 
 import fnmatch

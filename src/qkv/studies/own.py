@@ -364,6 +364,9 @@ def _read(path: Path, given: JsonObject) -> Own:
     items = [{"name": name, **_item(value, f"arms.{name}", _OWN_ARM_KEYS)} for name, value in table["arms"].items()]
     of_sets = {name: _item(value, f"sets.{name}", _OWN_ARM_KEYS) for name, value in table.get("sets", {}).items()}
     arms = tuple(_read_arm(item, names, base, of_sets) for item, names in repeated(items, _OWN_ARM_KEYS, values))
+    called = [arm.name for arm in arms]
+    if twice := [name for name in called if called.count(name) > 1]:
+        raise ConfigError(f"two arms are called {twice[0]!r}; where each repeats one, put braces into its name")
     effects = tuple(_read_effects(table, arms, values))
     _check(arms, effects, table)
     return Own(
@@ -508,11 +511,9 @@ def _kind_of(quantity: str) -> str:
 
 def _check(arms: Sequence[_Arm], effects: Sequence[Contrast], table: JsonMapping) -> None:
     """Make sure that arms and effects fit one another. Raises ConfigError."""
-    names, of_arms = [effect.name for effect in effects], [arm.name for arm in arms]
+    names = [effect.name for effect in effects]
     read_by = {name for effect in effects for name in effect.arms} | {arm.fields.get("tune") for arm in arms}
     for arm in arms:
-        if of_arms.count(arm.name) > 1:
-            raise ConfigError(f'two arms are called {arm.name!r}; with each, write [arms."a name with {{}}"]')
         if arm.name not in read_by:
             raise ConfigError(f"arms.{arm.name} is read by no effect; name it in one's between, or leave it out")
         timed = any(change.start or change.stop is not None for text in arm.changes for change in parse_changes(text))
