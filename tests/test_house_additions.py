@@ -158,17 +158,7 @@ def run(args: argparse.Namespace) -> int:
     assert copy.qkv("greet", "you") == "hello, you\n"
 
 
-def test_a_study_is_a_module_and_its_words(copy):
-    copy.new(
-        "studies/questions/whatever.py",
-        '''"""Does the order of words matter, asked again?"""
-
-from qkv.studies.question import read_question
-from qkv.studies.questions import positions
-
-QUESTION = read_question("whatever", design=positions.QUESTION.design)
-''',
-    )
+def test_a_study_is_one_file(copy):
     words = (copy.root / "studies/questions/positions.toml").read_text(encoding="utf-8")
     copy.new("studies/questions/whatever.toml", words)
     assert_said("a study", copy)

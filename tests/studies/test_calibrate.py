@@ -8,7 +8,8 @@ import pytest
 from qkv.studies.engine.nested import inner_design, inner_study
 from qkv.studies.engine.tuning import report_key
 from qkv.studies.question import Ask
-from qkv.studies.questions.calibrate import BLOCK, INNER, QUESTION, SIZES, derive, known_effect
+from qkv.studies.questions import find
+from qkv.studies.questions.calibrate import BLOCK, INNER, SIZES, derive, known_effect
 from qkv.studies.synthetic import streams
 from qkv.studies.synthetic.outcomes import OUTCOMES
 from qkv.studies.verdict.comparison import compare_rate
@@ -50,7 +51,7 @@ def test_rates_of_normal_differences_are_those_that_theory_promises():
 def test_simulated_studies_of_unequal_arms_keep_the_promise_and_planted_effects_are_found_at_the_printed_power():
     """2,000 little studies of each kind and number of replicates."""
     found = derive(made(25, known_effect(), 0.05))
-    simulated = [c for c in QUESTION.design(Ask(quick=True)).contrasts if c.what.startswith("simulated: ")]
+    simulated = [c for c in find("calibrate").design(Ask(quick=True)).contrasts if c.what.startswith("simulated: ")]
     assert len(simulated) == len(SIZES) * (len(OUTCOMES) + 1)
     for contrast in simulated:
         result = compare_rate([row[contrast.name] for row in found], contrast.nominal, 0.02, contrast.tries)
@@ -73,7 +74,7 @@ def test_a_rate_has_the_exact_interval_and_the_verdict_of_the_rule():
 
 
 def test_the_planted_effect_is_the_difference_of_two_known_entropies():
-    s = dict(QUESTION.design(Ask(quick=True)).texts[0][1].settings)
+    s = dict(find("calibrate").design(Ask(quick=True)).texts[0][1].settings)
     entropies = [
         streams.markov_entropy(streams.markov_matrix(s["states"], s["sharpness"], s[k])) for k in ("noise", "planted")
     ]
@@ -81,7 +82,7 @@ def test_the_planted_effect_is_the_difference_of_two_known_entropies():
 
 
 def test_the_best_losses_on_the_validation_tokens_differ_by_what_the_entropies_do():
-    text = QUESTION.design(Ask(quick=True)).texts[0][1]
+    text = find("calibrate").design(Ask(quick=True)).texts[0][1]
     s = dict(text.settings)
     best = []
     for noise in (s["noise"], s["planted"]):
@@ -94,7 +95,7 @@ def test_the_best_losses_on_the_validation_tokens_differ_by_what_the_entropies_d
 
 
 def test_little_studies_are_real_and_share_no_training_with_others():
-    design = QUESTION.design(Ask(quick=True))
+    design = find("calibrate").design(Ask(quick=True))
     text = dict(design.texts)["text"]
     settings = tuple((dict(text.settings) | {"replicates": 2, "studies": 3}).items())
     text = dataclasses.replace(text, settings=settings)
@@ -113,7 +114,7 @@ def test_little_studies_are_real_and_share_no_training_with_others():
 
 @pytest.mark.slow
 def test_the_sources_are_learned_and_the_planted_effect_is_found():
-    design = QUESTION.design(Ask(quick=True))
+    design = find("calibrate").design(Ask(quick=True))
     measures = inner_study(design.trial(design.arms[0], 1, 0, source="", report=True), None)
     effects = [measures[f"{study} effect {i}"] for study in range(BLOCK) for i in range(INNER)]
     assert np.mean(effects) == pytest.approx(known_effect(), abs=0.02)

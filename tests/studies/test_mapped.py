@@ -8,10 +8,9 @@ import torch
 
 from qkv.errors import ConfigError
 from qkv.studies.engine import training
-from qkv.studies.engine.design import Arm, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Design, Grid, Scale, Text, cost
 from qkv.studies.engine.reparametrized import MappedRows
 from qkv.studies.question import Ask
-from qkv.studies.vocabulary import cost
 from qkv.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from qkv.training.schedules import lr_scale
 

@@ -433,3 +433,79 @@ def test_a_file_that_is_not_there_is_said(capsys, monkeypatch, tmp_path, write):
     write()
     status, _, err = typed(capsys, "study", "mien.toml")
     assert status == 2 and "no file 'mien.toml'; did you mean 'mine.toml'?" in err
+
+
+# the form that built-in questions share
+
+REPEATED = (
+    STUDY.replace("[arms.wide]\nset = { d_model = 32 }\n[arms.narrow]\nset = { d_model = 8 }\n", "")
+    + """
+[usual]
+margin = 0.1
+[values]
+sizes = [{ kind = "wide", d = 32 }, { kind = "narrow", d = 8 }]
+[sets.control]
+labels = "uniform"
+probes = ["drift"]
+[arms."{kind}"]
+each = "sizes"
+set = { d_model = "{d}" }
+[arms."{kind} control"]
+each = "together"
+with = ["control"]
+tune = "{kind}"
+set = { d_model = "{d}" }
+[[effects]]
+each = { k = ["wide", "narrow"], matrix = ["W_Q", "W_E"] }
+name = "{matrix} of {k}"
+between = ["{k}", "{k} control"]
+of = "drift {matrix}"
+[[effects]]
+name = "one arm"
+arm = "wide"
+of = ["reset W_E", "reset W_Q"]
+[[effects]]
+name = "sum"
+terms = [[0.5, "wide", "loss"], [0.5, "narrow", "loss"], [-1.0, "wide control", "drift W_E"]]
+unit = "apples"
+needs = "one arm"
+"""
+)
+
+
+def test_arms_and_effects_are_repeated_shared_and_summed(write):
+    design = (own := read(write(REPEATED))).design(ask(own), 20)
+    arms, effects = {arm.name: arm for arm in design.arms}, {effect.name: effect for effect in design.contrasts}
+    assert list(arms) == ["wide", "wide control", "narrow", "narrow control"]
+    assert [arm.labels for arm in arms.values()] == ["real", "uniform"] * 2
+    assert arms["narrow control"].tune == "narrow" and arms["wide control"].probes == ("drift",)
+    assert arms["wide"].probes == ("drift", "reset") and dict(arms["narrow"].sizes)["d_model"] == 8
+    assert list(effects)[1:5] == ["W_Q of wide", "W_E of wide", "W_Q of narrow", "W_E of narrow"]
+    assert effects["W_E of narrow"].terms == ((1.0, "narrow", "drift W_E"), (-1.0, "narrow control", "drift W_E"))
+    assert effects["one arm"].terms == ((1.0, "wide", "reset W_E"), (-1.0, "wide", "reset W_Q"))
+    assert (effects["one arm"].unit, effects["one arm"].margin) == ("nats per token", 0.1)
+    assert (effects["sum"].unit, effects["sum"].needs, effects["sum"].terms[2][0]) == ("apples", "one arm", -1.0)
+    assert own.question.also["one arm"].above == "One arm: {effect} nats per token."
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ('each = "sizes"', 'each = "size"', "unknown list 'size'; did you mean 'sizes'?"),
+        ('with = ["control"]', 'with = ["controls"]', "unknown set 'controls'; did you mean 'control'?"),
+        ('d_model = "{d}" }\n[arms."{kind} control"]', 'd_model = "{e}" }\n[arms."{kind} control"]', "'e'"),
+        ('labels = "uniform"', 'labels = "random"', "unknown labels 'random'"),
+        ('labels = "uniform"', 'trainer = "pretrained"', "unknown trainer 'pretrained'"),
+        ('probes = ["drift"]', 'probes = ["drifts"]', "unknown probe 'drifts'; did you mean 'drift'"),
+        ('arm = "wide"\n', "", "effects[3] needs of with one of arm and between, or terms; got none"),
+        ("[0.5, ", '["half", ', 'effects[4].terms holds [\'half\', "wide", "loss"]'.replace('"', "'")),
+        ('needs = "one arm"', 'needs = "no arm"', "'sum' needs 'no arm', which is none of the design"),
+        ('needs = "one arm"', 'when = ["quick"]', "unknown key 'effects[4].when'"),
+        ('[arms."{kind}"]', '[arms."a"]', "two arms are called 'a'; where each repeats one"),
+    ],
+)
+def test_mistakes_in_what_is_repeated_are_said(write, old, new, said):
+    assert old in REPEATED
+    with pytest.raises(ConfigError, match="mine.toml") as raised:
+        (own := read(write(REPEATED.replace(old, new, 1)))).design(ask(own), 20)
+    assert said in str(raised.value)

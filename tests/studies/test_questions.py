@@ -16,17 +16,15 @@ from qkv.errors import ConfigError, SourceError
 from qkv.installing import install
 from qkv.randomness import generator
 from qkv.studies.engine.assembly import parts_of
-from qkv.studies.engine.design import Arm, Design, Grid, Scale, Text, Trial
+from qkv.studies.engine.design import Arm, Design, Grid, Scale, Text, Trial, cost
 from qkv.studies.engine.estimate import _try, estimate
 from qkv.studies.engine.training import TRAINERS, before, run_trial
 from qkv.studies.probes.registry import PROBES
 from qkv.studies.question import FULL_MINUTES, Ask
 from qkv.studies.questions import find, questions
 from qkv.studies.questions.calibrate import derive
-from qkv.studies.questions.frozen_embeddings import _after_pretraining
 from qkv.studies.synthetic import streams
 from qkv.studies.verdict.judging import ON_THE_WAY
-from qkv.studies.vocabulary import RECALLED, cost
 
 NAMES = tuple(questions())
 
@@ -260,8 +258,6 @@ def test_count_vectors_bring_substitutes_together(small_text):
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
 def test_a_frozen_table_is_compared_with_the_same_rows_trained(quick):
     """So that the cost of freezing is not also that of another start."""
-    from qkv.studies.questions.frozen_embeddings import _SMALL
-
     design = find("frozen-embeddings").design(Ask(named=("a text", "0" * 64), quick=quick))
     pairs = [c for c in design.contrasts if re.fullmatch(r"(.*)frozen - \1trained", c.name)]
     assert "small frozen - small trained" in [c.name for c in pairs]
@@ -270,7 +266,7 @@ def test_a_frozen_table_is_compared_with_the_same_rows_trained(quick):
         assert frozen.text == trained.text and frozen.layout == trained.layout and frozen.sizes == trained.sizes
         starts = [[c for c in arm.changes if "random" in c] for arm in (frozen, trained)]
         assert [c.replace(",train=true", "") for c in starts[1]] == starts[0], contrast.name
-    assert {arm.changes for arm in _SMALL} == {(), ("W_E=freeze",)}
+    assert {design.arm(f"small {which}").changes for which in ("trained", "frozen")} == {(), ("W_E=freeze",)}
 
 
 def test_digits_are_the_same_every_time_and_held_out_ones_are_never_trained_on():
@@ -360,7 +356,10 @@ def test_what_is_asked_of_recall_and_of_hidden_tokens_is_asked_of_models_that_le
         for arm in design.arms:
             layout, trains = dict(arm.layout), arm.trainer != "none"
             if arm.task == "recall" and trains:
-                assert dict(design.texts)[arm.text] == RECALLED and layout["start"] in ("xavier", "recurrent"), arm.name
+                assert dict(design.texts)[arm.text].settings == (("keys", 8), ("values", 8)) and layout["start"] in (
+                    "xavier",
+                    "recurrent",
+                ), arm.name
             if arm.task == "masked" and trains and not quick and name not in answered:
                 learns = layout.get("start") == "xavier" or f"learned ({arm.name})" in asked
                 assert learns, arm.name
@@ -509,15 +508,15 @@ def test_an_estimate_is_not_moved_by_a_busy_moment(monkeypatch):
 
 def test_the_margin_of_pixels_and_words_is_that_of_a_frozen_table_in_nats():
     """A margin above the known cost of a frozen table would leave nothing to be found."""
-    from qkv.studies.questions import frozen_embeddings, words_or_pixels
-
     known_cost, entropy = 0.086, 5.2  # of 512 pieces of Shakespeare: docs/answers, frozen-embeddings
-    assert words_or_pixels.MARGIN == pytest.approx(frozen_embeddings.MARGIN / entropy, rel=0.1)
-    assert words_or_pixels.MARGIN < known_cost / entropy / 2
+    named = Ask(named=("a text", "0" * 64), quick=True)
+    pixels, nats = (find(name).design(named).primary.margin for name in ("words-or-pixels", "frozen-embeddings"))
+    assert pixels == pytest.approx(nats / entropy, rel=0.1)
+    assert pixels < known_cost / entropy / 2
 
 
 def test_two_budgets_that_come_to_as_many_steps_are_two_arms():
-    from qkv.studies.questions.tokenizers import _arm
+    from qkv.studies.questions.tokenizers import budgets
 
     texts = {"characters": Text(), "BPE 70": Text(tokenizer="bpe", vocab=70)}
 
@@ -525,22 +524,24 @@ def test_two_budgets_that_come_to_as_many_steps_are_two_arms():
         def corpus(self, text, val_tokens=0):
             return streams.corpus(Text(stream="modular", settings=(("modulus", 70),)), "", 0, None)
 
-    arms = [_arm(Same(), "BPE 70", texts, scale(steps=40), budget) for budget in ("compute", "text")]
-    assert [dict(arm.sizes)["steps"] for arm in arms] == [40, 40]
-    assert arms[0].content() != arms[1].content()
+    found = budgets(Same(), texts, scale(steps=40))
+    assert [found[f"steps of BPE 70, equal {budget}"] for budget in ("compute", "text")] == [40, 40]
+    design = find("tokenizers").design(Ask(named=("a text", "0" * 64)))
+    sizes = [dict(design.arm(f"BPE 512, equal {budget}").sizes) for budget in ("compute", "text")]
+    assert [size.get("batch_size") for size in sizes] == [None, design.scale.batch_size]
 
 
 def test_the_mlp_beside_attention_makes_up_for_little():
     """Of a vocabulary of thousands of letters it would else become another model."""
-    from qkv.studies.questions.attention_or_lstm import _matched
+    from qkv.studies.questions.attention_or_lstm import matched
 
     class Letters(Ask):
         def corpus(self, text, val_tokens=0):
             return SimpleNamespace(tokenizer=SimpleNamespace(d_vocab=5000))
 
-    sizes, counts = _matched(Letters(), Text(), scale(d_model=32, n_layers=2), {})
-    assert sizes["attention"]["d_mlp"] in (112, 144)
-    assert counts["LSTM"] == pytest.approx(counts["attention"], rel=0.03)
+    found = matched(Letters(), {"text": Text()}, scale(d_model=32, n_layers=2))
+    assert found["d_mlp of text"] in (112, 144)
+    assert found["LSTM of text"] == pytest.approx(found["attention of text"], rel=0.03)
 
 
 @pytest.fixture
@@ -552,6 +553,11 @@ def told_by_a_word(tmp_path):
         rows.append(" ".join([*words, "good" if i % 2 else "bad"]) + f"\t{i % 2}")
     (tmp_path / "labelled.tsv").write_text("\n".join(rows) + "\n")
     return str(tmp_path / "labelled.tsv")
+
+
+def _pretrained(name):
+    """An arm of the study of labelled texts."""
+    return find("frozen-embeddings").design(Ask(named=("a table", "0" * 64), labelled=True)).arm(name)
 
 
 def _cut(arm, **before):
@@ -582,8 +588,7 @@ def test_a_source_with_labels_adds_the_objective_of_telling_classes_apart(told_b
 
 def test_a_pretrained_arm_starts_from_the_body_that_learned_the_first_task(told_by_a_word):
     """Bit for bit; with the body held it stays that, and its head is the one of an arm that trained nothing before."""
-    arms = {arm.name: arm for arm in _after_pretraining()}
-    arm = dataclasses.replace(_cut(arms["feature-based"], steps=20), probes=())
+    arm = dataclasses.replace(_cut(_pretrained("feature-based"), steps=20), probes=())
     made = small_trial(arm, LABELLED, told_by_a_word)
     corpus = streams.corpus(made.text, made.source, made.scale.val_tokens, None)
     texts, first = streams.without_labels(corpus), before(made)
@@ -602,4 +607,4 @@ def test_a_pretrained_arm_starts_from_the_body_that_learned_the_first_task(told_
 def test_designs_without_a_first_task_keep_the_hash_that_they_had():
     plain = find("frozen-embeddings").design(Ask(named=("a text", "0" * 64), quick=True))
     assert all("before" not in arm for arm in plain.as_dict()["arms"])
-    assert "before" not in plain.arms[0].content() and "before" in _after_pretraining()[1].content()
+    assert "before" not in plain.arms[0].content() and "before" in _pretrained("fine-tuned").content()

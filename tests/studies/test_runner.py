@@ -18,12 +18,11 @@ from qkv.errors import ConfigError, Interrupted, MissingExtra, RunFolderError, S
 from qkv.installing import install
 from qkv.studies.engine import estimate as estimates
 from qkv.studies.engine import runner
-from qkv.studies.engine.design import Design, Text
+from qkv.studies.engine.design import Design, Text, cost
 from qkv.studies.engine.estimate import Estimate
 from qkv.studies.engine.runner import Told
 from qkv.studies.engine.store import StudyFolder, read_rows, unlike
 from qkv.studies.engine.training import run_trial
-from qkv.studies.vocabulary import cost
 
 
 @pytest.fixture

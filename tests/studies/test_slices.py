@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from qkv.studies.engine.assembly import parts_of
-from qkv.studies.engine.design import Arm, Design, Scale, Slice, Text, Trial
+from qkv.studies.engine.design import Arm, Design, Scale, Slice, Text, Trial, cost
 from qkv.studies.question import Ask, make_design
 from qkv.studies.synthetic.streams import corpus
-from qkv.studies.vocabulary import cost
 
 SCALE = Scale(d_model=8, n_layers=1, n_heads=1, n_ctx=16, batch_size=16, steps=100, val_tokens=8_192)
 

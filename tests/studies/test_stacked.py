@@ -10,13 +10,13 @@ from qkv.studies.engine.nested import inner_design
 from qkv.studies.engine.stacked import losses_of
 from qkv.studies.engine.training import run_trial
 from qkv.studies.question import Ask
-from qkv.studies.questions.calibrate import QUESTION
+from qkv.studies.questions import find
 
 
 @pytest.fixture(scope="module")
 def trials() -> list[Trial]:
     """Of every arm, three seeds, slow and fast rates; ten in all, so that a stack is filled up."""
-    outer = QUESTION.design(Ask(quick=True))
+    outer = find("calibrate").design(Ask(quick=True))
     design = inner_design(outer.trial(outer.arms[0], 1, 0, source="", report=True))
     made = [
         design.trial(arm, r, k, source="", report=r == 2) for arm in design.arms for r, k in ((1, -1), (1, 1), (2, 0))

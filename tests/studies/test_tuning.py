@@ -9,7 +9,7 @@ import pytest
 
 from qkv.errors import ConfigError
 from qkv.randomness import generator
-from qkv.studies.engine.design import FORMAT, Arm, Contrast, Design, Grid, Scale, Slice, Text, Trial, canonical
+from qkv.studies.engine.design import FORMAT, Arm, Contrast, Design, Grid, Scale, Slice, Text, Trial, canonical, cost
 from qkv.studies.engine.tuning import (
     choice,
     expected_runs,
@@ -20,7 +20,6 @@ from qkv.studies.engine.tuning import (
     report_key,
     vertex,
 )
-from qkv.studies.vocabulary import cost
 
 SCALE = Scale(d_model=8, n_layers=1, n_heads=1, n_ctx=8, batch_size=2, steps=4, val_tokens=64)
 

@@ -10,15 +10,15 @@ from qkv.studies.probes.likeness import common_ids
 from qkv.studies.probes.occurrences import occurrences
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.questions.attention_or_lstm import _KINDS
+from qkv.studies.questions.attention_or_lstm import KINDS
 
 
-@pytest.fixture(params=list(_KINDS))
+@pytest.fixture(params=list(KINDS))
 def encoder(request, finish, long_text):
     """Either kind, of words, at its start."""
     text = Text(tokenizer="word", vocab=200)
     sizes = {"n_heads": 1, "val_tokens": 4096} if request.param == "LSTM" else {"val_tokens": 4096}
-    return request.param, finish(text=text, source=long_text, layout=dict(_KINDS[request.param]), **sizes)
+    return request.param, finish(text=text, source=long_text, layout=dict(KINDS[request.param]), **sizes)
 
 
 def test_an_lstm_is_measured_on_its_outputs_and_attention_on_what_its_blocks_leave(encoder):
@@ -64,7 +64,7 @@ def test_the_two_are_compared_on_words_behind_what_they_learned_and_beside_their
     for contrast in asked:
         trained = {arm for arm in contrast.arms if not arm.endswith(" at its start")}
         assert set(contrast.gates) == {f"learned ({arm})" for arm in trained}
-    for kind in _KINDS:
+    for kind in KINDS:
         arm, still = design.arm(f"words {kind}"), design.arm(f"words {kind} at its start")
         assert (still.text, still.layout, still.sizes) == (arm.text, arm.layout, arm.sizes) and still.trainer == "none"
         assert dict(design.texts)[arm.text].tokenizer == "word"

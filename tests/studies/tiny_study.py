@@ -9,9 +9,8 @@ from typing import Any
 
 from qkv.studies import question as questions
 from qkv.studies.engine import runner
-from qkv.studies.engine.design import Arm, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Design, Grid, Scale, Text, cost
 from qkv.studies.question import Ask, Plain, Question, make_design
-from qkv.studies.vocabulary import cost
 
 SCALE = Scale(d_model=8, n_layers=1, n_heads=1, n_ctx=8, batch_size=4, steps=8, val_tokens=256, evaluations=2)
 

@@ -5,8 +5,8 @@ engine/       what will be trained, hashed before it is, which training comes ne
 synthetic/    the user's text, or made tokens whose truth is known
 probes/       what is measured on a trained model
 verdict/      intervals, equivalence, the rule of the verdict; all that is said of effects, in figures and in words
-vocabulary    the words that a question is put in: arms, and contrasts by what they compare
-questions/    one module per study
+table         the form of a study: arms and effects as tables
+questions/    one file per study
 """
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text

@@ -33,17 +33,27 @@ class Arm:
     """Changes in the change language, such as `W_E=freeze`."""
     what: str = ""
     """What it does, for tables."""
+    trainer: str = ""
+    """Another way to train, such as "two halves" or "none"; empty is the usual loop."""
+    labels: str = ""
+    """"uniform" trains the random-label control."""
+    tune: str = ""
+    """The arm whose learning rate it takes; empty tunes its own."""
+    probes: Sequence[str] = ()
+    """What is measured at the end beside what its effects need."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """A difference between two arms."""
+    """A difference between two arms, or what one arm measured."""
 
     name: str
     of: str | Callable[[Finished], float]
     """A quantity such as "loss", or a function of a finished training: its `model`, `loss`, `corpus` and `parts`."""
-    between: tuple[str, str]
+    between: tuple[str, str] | None = None
     """The effect is the first arm's quantity minus the second's."""
+    arm: str = ""
+    """In place of `between`: the arm whose quantity it is."""
     margin: float
     """The largest difference that would not matter."""
     what: str = ""
@@ -90,20 +100,25 @@ class Design:
             "steps": self.steps, "seeds": self.seeds, "tokenizer": self.tokenizer, "vocab": self.vocab,
             "budget": {"minutes": self.minutes} if self.minutes else None,
         }  # fmt: skip
-        arms = {name: {"set": dict(a.set), "changes": list(a.changes), "what": a.what} for name, a in self.arms.items()}
+        arms = {name: _arm(arm) for name, arm in self.arms.items()}
         return {
             "question": self.question, "source": str(self.source), "task": self.task, "base": dict(self.base),
             "arms": arms, "effects": [_effect(each) for each in self.effects],
         } | {name: value for name, value in usual.items() if value}  # fmt: skip
 
 
+def _arm(arm: Arm) -> JsonObject:
+    more: JsonObject = {"trainer": arm.trainer, "labels": arm.labels, "tune": arm.tune, "probes": list(arm.probes)}
+    made: JsonObject = {"set": dict(arm.set), "changes": list(arm.changes), "what": arm.what}
+    return made | {name: value for name, value in more.items() if value}
+
+
 def _effect(effect: Effect) -> JsonObject:
     of = spec_of(effect.of, "of") if callable(effect.of) else effect.of
-    found: JsonObject = {
-        "name": effect.name, "what": effect.what, "of": of, "between": list(effect.between), "margin": effect.margin,
-    }  # fmt: skip
-    found |= {"unit": effect.unit} if effect.unit else {}
-    return found | ({"expected": effect.expected.to_json()} if effect.expected else {})
+    more: JsonObject = {"between": list(effect.between or ()), "arm": effect.arm, "unit": effect.unit}
+    more["expected"] = effect.expected.to_json() if effect.expected else {}
+    made: JsonObject = {"name": effect.name, "what": effect.what, "of": of, "margin": effect.margin}
+    return made | {name: value for name, value in more.items() if value}
 
 
 STUDIES: Registry[Design] = Registry("studies", {}, instance_of(Design))

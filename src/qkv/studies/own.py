@@ -10,8 +10,8 @@ import glob
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from qkv.changes import parse_changes
@@ -32,16 +32,27 @@ from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text, Trial
 from qkv.studies.engine.estimate import Estimate, estimate
 from qkv.studies.engine.store import folder_of
 from qkv.studies.engine.training import run_trial
-from qkv.studies.expectation import Expected
 from qkv.studies.probes.registry import is_metric, metric
 from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.table import (
+    ARM_KEYS,
+    EFFECT_KEYS,
+    arm_fields,
+    checked,
+    contrast_of,
+    filled_item,
+    leaves,
+    repeated,
+    with_sets,
+    with_usual,
+)
 from qkv.studies.verdict.judging import ON_THE_WAY
 from qkv.studies.verdict.sentences import expected_words
 from qkv.tasks import find_task
 from qkv.tokenizers.tokenizer import KINDS
 from qkv.words import many
 
-_NATS = "nats per token"
+_NATS, _NO_UNIT = "nats per token", "units"
 QUANTITIES: Mapping[str, tuple[str, str]] = {
     "loss": ("", _NATS),
     **{quantity: ("", _NATS) for quantity in ON_THE_WAY},
@@ -68,17 +79,11 @@ _TASKS = ("causal", "masked")
 _KEYS = {
     "question": "text", "source": "text", "budget": "a table", "steps": "a whole number", "seeds": "a whole number",
     "task": "text", "tokenizer": "text", "vocab": "a whole number", "base": "a table", "arms": "a table",
-    "effects": "a list",
+    "effects": "a list", "values": "a table", "sets": "a table", "usual": "a table",
 }  # fmt: skip
-_ARM_KEYS = {"what": "text", "set": "a table", "changes": "a list"}
-_EFFECT_KEYS = {
-    "name": "text", "what": "text", "of": "text", "between": "a list", "margin": "a number", "unit": "text",
-    "expected": "a table such as { above = 0.0 }",
-}  # fmt: skip
-_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "text": str, "a number": (int, float), "a whole number": int, "a table": dict, "a list": list,
-    "a table such as { above = 0.0 }": dict,
-}  # fmt: skip
+_OWN_ARM_KEYS = {key: kind for key, kind in ARM_KEYS.items() if key not in ("before", "when")}
+_OWN_EFFECT_KEYS = {key: kind for key, kind in EFFECT_KEYS.items() if key not in ("use", "when")}
+_TRAINERS = ("loop", "none", "other seed", "two halves", "mapped rows", "timed")
 _SETTABLE = ("model.", "training.optimizer.", "training.schedule.", "training.batch_size", "training.accumulate")
 """Beginnings of the settings that arms may have."""
 _RATES = ("training.optimizer.lr", "training.optimizer.muon_lr")
@@ -98,24 +103,13 @@ class _Arm:
     settings: JsonMapping
     """Those of `[base]` and its own, by whole path, and `preset`."""
     changes: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Effect:
-    name: str
-    what: str
-    of: str
-    between: tuple[str, str]
-    margin: float
-    unit: str
-    """Of a function of one's own."""
-    expected: Expected | None
+    fields: JsonMapping = field(default_factory=dict)
+    """How it is trained, if not as usual, and what is measured beside what its effects need."""
 
     @property
-    def probe_and_unit(self) -> tuple[str, str]:
-        if is_metric(self.of):
-            return self.of, self.unit or "units"
-        return QUANTITIES.get(self.of) or QUANTITIES[_kind_of(self.of)]
+    def measures_more(self) -> bool:
+        """Whether it may measure what no effect names a probe of."""
+        return bool(self.fields.get("probes")) or self.fields.get("trainer", "loop") not in ("loop", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +129,7 @@ class Own:
     base: _Arm
     """What arms have in common."""
     arms: tuple[_Arm, ...]
-    effects: tuple[_Effect, ...]
+    effects: tuple[Contrast, ...]
 
     @property
     def name(self) -> str:
@@ -166,7 +160,7 @@ class Own:
         scale = Scale(
             d_model=s.d_model, n_layers=s.n_layers, n_heads=s.n_heads, n_ctx=s.n_ctx, d_head=s.d_head, d_mlp=s.d_mlp,
             batch_size=usual.training.batch_size, steps=steps, val_tokens=_VAL_TOKENS,
-            evaluations=4 if any(effect.of in ON_THE_WAY for effect in self.effects) else 2,
+            evaluations=4 if any(q in ON_THE_WAY for effect in self.effects for _, _, q in effect.terms) else 2,
         )  # fmt: skip
         arms = [self._arm(arm, corpus, scale) for arm in self.arms]
         with _located(self.path):
@@ -176,7 +170,7 @@ class Own:
                 texts={"text": self.text},
                 scale=scale,
                 arms=arms,
-                contrasts=[self._contrast(effect) for effect in self.effects],
+                contrasts=self.effects,
                 replicates=self.seeds or _USUAL_REPLICATES,
             )
 
@@ -191,17 +185,6 @@ class Own:
             dataclasses.replace(arm, settings={**heads, **arm.settings, **sizes}) for arm in (self.base, *self.arms)
         )
         return dataclasses.replace(self, base=base, arms=tuple(arms))
-
-    def _contrast(self, effect: _Effect) -> Contrast:
-        a, b = effect.between
-        return Contrast(
-            name=effect.name,
-            what=effect.what or effect.name,
-            terms=((1.0, a, effect.of), (-1.0, b, effect.of)),
-            margin=effect.margin,
-            unit=effect.probe_and_unit[1],
-            expected=effect.expected,
-        )
 
     def _resolved(self, arm: _Arm, corpus: Corpus, steps: int) -> RunConfig:
         """What `qkv train` would train."""
@@ -218,7 +201,10 @@ class Own:
         """An arm whose settings are all that its training has otherwise than a study's usual one."""
         config = self._resolved(arm, corpus, scale.steps)
         sizes = {**vars(config.model.sizes), "batch_size": config.training.batch_size}
-        probes = {effect.probe_and_unit[0] for effect in self.effects if arm.name in effect.between}
+        terms = [(name, quantity) for effect in self.effects for _, name, quantity in effect.terms]
+        probes = {_probe_and_unit(quantity)[0] for name, quantity in terms if name == arm.name}
+        probes |= set(arm.fields.get("probes", ()))
+        tune = "none" if any(rate in arm.settings for rate in _RATES) else "own"
         made = Arm(
             name=arm.name,
             what=arm.what,
@@ -227,8 +213,7 @@ class Own:
             sizes=tuple((name, sizes[name]) for name, usual in vars(scale).items() if sizes.get(name, usual) != usual),
             optimizer=config.training.optimizer.kind,
             lr=config.training.optimizer.lr,
-            tune="none" if any(rate in arm.settings for rate in _RATES) else "own",
-            probes=tuple(sorted(probes - {""})),
+            **{"tune": tune, **arm.fields, "probes": tuple(sorted(probes - {""}))},
             settings=(("preset", config.preset),),
             code=tuple(sorted((code_of(config) | hashes({p: metric(p) for p in probes if is_metric(p)})).items())),
         )
@@ -307,7 +292,8 @@ class Own:
 
     def _check_quantities(self, design: Design, cache: Path | None) -> None:
         """Make sure that trainings measure what effects are of, by a few steps of each arm that is asked for more."""
-        for arm in (arm for arm in design.arms if arm.probes):
+        more = {arm.name for arm in self.arms if arm.measures_more}
+        for arm in (arm for arm in design.arms if arm.probes or arm.name in more):
             changes = tuple(change.partition("@")[0] for change in arm.changes)
             trial = design.trial(dataclasses.replace(arm, changes=changes), 1, 0, source=self.source, report=True)
             val_tokens = min(trial.scale.val_tokens, 64 * trial.scale.n_ctx)
@@ -315,10 +301,12 @@ class Own:
             with _located(self.path, f"arms.{arm.name}"):
                 measures = run_trial(dataclasses.replace(trial, scale=scale), cache)["measures"]
             for effect in self.effects:
-                if arm.name in effect.between and effect.probe_and_unit[0] and effect.of not in measures:
-                    kind = _kind_of(effect.of)
-                    known = [name for name in measures if name.startswith(kind)] or list(measures)
-                    raise ConfigError(f"{self.path}: effects {effect.name!r}: {unknown('of', effect.of, known)}")
+                for _, name, quantity in effect.terms:
+                    in_every = quantity in QUANTITIES and not QUANTITIES[quantity][0]
+                    if name == arm.name and not in_every and quantity not in measures:
+                        kind = _kind_of(quantity)
+                        known = [each for each in measures if each.startswith(kind)] or list(measures)
+                        raise ConfigError(f"{self.path}: effects {effect.name!r}: {unknown('of', quantity, known)}")
 
 
 class _located:
@@ -362,8 +350,8 @@ def read(path: Path) -> Own:
 
 def _read(path: Path, given: JsonObject) -> Own:
     """The study that a table describes; `path` names it, and is where its source may lie."""
-    table = _table(given, "", _KEYS, ("question", "source", "arms", "effects"))
-    budget = _table(table.get("budget", {}), "budget", {"minutes": "a number"}, ())
+    table = checked(given, "", _KEYS, ("question", "source", "arms", "effects"))
+    budget = checked(table.get("budget", {}), "budget", {"minutes": "a number"}, ())
     for name, value in {"steps": table.get("steps", 1), "seeds": table.get("seeds", 2), **budget}.items():
         least = 2 if name == "seeds" else 0
         if not (value >= least and 0 < value < math.inf):
@@ -372,9 +360,14 @@ def _read(path: Path, given: JsonObject) -> Own:
     for what, value, known in (("task", task, _TASKS), ("tokenizer", table.get("tokenizer", "char"), KINDS)):
         if value not in known:
             raise ConfigError(unknown(what, value, known))
-    base = _base(table.get("base", {}))
-    arms = tuple(_read_arm(name, value, base) for name, value in table["arms"].items())
-    effects = tuple(_read_effect(value, i, arms) for i, value in enumerate(table["effects"], start=1))
+    base, values = _base(table.get("base", {})), table.get("values", {})
+    items = [{"name": name, **_item(value, f"arms.{name}", _OWN_ARM_KEYS)} for name, value in table["arms"].items()]
+    of_sets = {name: _item(value, f"sets.{name}", _OWN_ARM_KEYS) for name, value in table.get("sets", {}).items()}
+    arms = tuple(_read_arm(item, names, base, of_sets) for item, names in repeated(items, _OWN_ARM_KEYS, values))
+    called = [arm.name for arm in arms]
+    if twice := [name for name in called if called.count(name) > 1]:
+        raise ConfigError(f"two arms are called {twice[0]!r}; where each repeats one, put braces into its name")
+    effects = tuple(_read_effects(table, arms, values))
     _check(arms, effects, table)
     return Own(
         path=path,
@@ -401,37 +394,29 @@ def _source(path: Path, source: str) -> str:
     return whole_source(str(beside) if source and beside.exists() else source)
 
 
-def _table(value: object, where: str, keys: Mapping[str, str], needed: Sequence[str]) -> JsonObject:
-    """A table whose keys and types are those of a schema. Raises ConfigError."""
-    name = f"{where}." if where else ""
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where} is {value!r}; expected a table with {', '.join(keys)}")
-    for key, given in value.items():
-        if key not in keys:
-            raise ConfigError(unknown("key", f"{name}{key}", [f"{name}{known}" for known in keys]))
-        if isinstance(given, bool) or not isinstance(given, _TYPES[keys[key]]):
-            raise ConfigError(f"{name}{key} is {given!r}; expected {keys[key]}")
-    for key in needed:
-        if key not in value:
-            raise ConfigError(f"{name}{key} is missing; expected {keys[key]}")
-        if value[key] in ("", [], {}) and key != "source":
-            raise ConfigError(f"{name}{key} is empty; expected {keys[key]}")
-    return value
-
-
 def _base(given: JsonObject) -> _Arm:
     changes = _changes(given.get("changes", []), "base.changes")
     settings = _settings({name: value for name, value in given.items() if name != "changes"}, "base")
     return _Arm(name="base", what="", settings=settings, changes=changes)
 
 
-def _read_arm(name: str, value: object, base: _Arm) -> _Arm:
+def _item(value: object, where: str, keys: Mapping[str, str]) -> JsonObject:
+    """A table; what its keys hold is checked once it is repeated. Raises ConfigError for what is none."""
+    return value if isinstance(value, dict) else checked(value, where, keys)
+
+
+def _read_arm(item: JsonObject, names: JsonMapping, base: _Arm, sets: Mapping[str, JsonObject]) -> _Arm:
+    made = filled_item(with_sets(item, sets, names), names, f"arms.{item['name']}")
+    name = str(made.pop("name"))
     where = f"arms.{name}"
-    table = _table(value, where, _ARM_KEYS, ())
+    table = checked(made, where, _OWN_ARM_KEYS)
     own, changes = _settings(table.get("set", {}), f"{where}.set"), _changes(table.get("changes", []), where)
     does = [f"{_called(path)} {_written(value)}" for path, value in own.items()]
     what = table.get("what") or "; ".join([*does, *changes]) or "as the base"
-    return _Arm(name=name, what=what, settings={**base.settings, **own}, changes=(*base.changes, *changes))
+    if table.get("trainer", "loop") not in _TRAINERS:
+        raise ConfigError(f"{where}: {unknown('trainer', table['trainer'], _TRAINERS)}")
+    settings, fields = {**base.settings, **own}, arm_fields(table, where)
+    return _Arm(name=name, what=what, settings=settings, changes=(*base.changes, *changes), fields=fields)
 
 
 def _called(path: str) -> str:
@@ -454,7 +439,7 @@ def _changes(given: list[str], where: str) -> tuple[str, ...]:
 def _settings(given: JsonMapping, where: str) -> JsonObject:
     """Settings by whole path, of tables inside tables too. Raises ConfigError for one that arms cannot have."""
     found: JsonObject = {}
-    for name, value in (as_written(*leaf) for leaf in _leaves(given)):
+    for name, value in (as_written(*leaf) for leaf in leaves(given)):
         try:
             path = name if name == "preset" else whole_path(RunConfig, name)
         except ConfigError as error:
@@ -474,39 +459,48 @@ def _settings(given: JsonMapping, where: str) -> JsonObject:
     return found
 
 
-def _leaves(table: JsonMapping, above: str = "") -> list[tuple[str, object]]:
-    leaves: list[tuple[str, object]] = []
-    for name, value in table.items():
-        leaves += _leaves(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
-    return leaves
+def _read_effects(table: JsonMapping, arms: Sequence[_Arm], values: JsonMapping) -> Iterator[Contrast]:
+    usual, words = table.get("usual", {}), {arm.name: arm.what for arm in arms}
+    items = [
+        {**with_usual(_item(value, where, _OWN_EFFECT_KEYS), usual), "where": where}
+        for where, value in ((f"effects[{i}]", value) for i, value in enumerate(table["effects"], start=1))
+    ]
+    for item, names in repeated(items, _OWN_EFFECT_KEYS, values):
+        where = item.pop("where")
+        yield _with_unit(contrast_of(item, names, words, where, _OWN_EFFECT_KEYS), "unit" in item, arms, where)
 
 
-def _read_effect(value: object, number: int, arms: Sequence[_Arm]) -> _Effect:
-    where = f"effects[{number}]"
-    table = _table(value, where, _EFFECT_KEYS, ("name", "of", "between", "margin"))
-    between, names = several(f"{where}.between", table["between"]), [arm.name for arm in arms]
-    if len(between) != 2 or between[0] == between[1]:
-        raise ConfigError(f'{where}.between is {between}; expected two arms, such as ["without", "with"]')
-    for arm in between:
-        if arm not in names:
-            raise ConfigError(f"{where}.between: {unknown('arm', arm, names)}")
-    if is_metric(table["of"]):
-        with _located(Path(where)):
-            metric(table["of"])
-    elif table["of"] not in QUANTITIES and _kind_of(table["of"]) not in _OF_ONE:
-        raise ConfigError(f"{where}: {unknown('of', table['of'], QUANTITIES)}")
-    elif "unit" in table:
-        raise ConfigError(f"{where}.unit is for a function of your own; {table['of']} has its own, so leave it out")
-    if not 0 < table["margin"] < math.inf:
-        raise ConfigError(f"{where}.margin is {table['margin']}; expected a number above 0")
-    return _Effect(
-        name=table["name"],
-        what=table.get("what", ""),
-        of=table["of"],
-        between=(between[0], between[1]),
-        margin=float(table["margin"]),
-        unit=table.get("unit", ""),
-        expected=Expected.read(table["expected"], table["name"]) if "expected" in table else None,
+def _with_unit(effect: Contrast, has_unit: bool, arms: Sequence[_Arm], where: str) -> Contrast:
+    """The effect in the unit of what it is of, once its arms and quantities are known to be there."""
+    by_name, units = {arm.name: arm for arm in arms}, set()
+    for _, name, quantity in effect.terms:
+        if name not in by_name:
+            raise ConfigError(f"{where}: {unknown('arm', name, by_name)}")
+        if is_metric(quantity):
+            with _located(Path(where)):
+                metric(quantity)
+        elif not _is_known(quantity) and not by_name[name].measures_more:
+            raise ConfigError(f"{where}: {unknown('of', quantity, QUANTITIES)}")
+        units.add(_probe_and_unit(quantity)[1])
+    unit = units.pop() if len(units) == 1 else _NO_UNIT
+    if has_unit and unit != _NO_UNIT:
+        of = effect.terms[0][2]
+        raise ConfigError(f"{where}.unit is for a function of your own; {of} has its own, so leave it out")
+    return effect if has_unit else dataclasses.replace(effect, unit=unit)
+
+
+def _is_known(quantity: str) -> bool:
+    return quantity in QUANTITIES or _kind_of(quantity) in _OF_ONE
+
+
+def _probe_and_unit(quantity: str) -> tuple[str, str]:
+    """What measures it, empty where it needs no probe of its own, and its unit."""
+    if is_metric(quantity):
+        return quantity, _NO_UNIT
+    return (
+        QUANTITIES[quantity if quantity in QUANTITIES else _kind_of(quantity)]
+        if _is_known(quantity)
+        else ("", _NO_UNIT)
     )
 
 
@@ -515,10 +509,10 @@ def _kind_of(quantity: str) -> str:
     return quantity.rpartition(" ")[0]
 
 
-def _check(arms: Sequence[_Arm], effects: Sequence[_Effect], table: JsonMapping) -> None:
+def _check(arms: Sequence[_Arm], effects: Sequence[Contrast], table: JsonMapping) -> None:
     """Make sure that arms and effects fit one another. Raises ConfigError."""
     names = [effect.name for effect in effects]
-    read_by = {name for effect in effects for name in effect.between}
+    read_by = {name for effect in effects for name in effect.arms} | {arm.fields.get("tune") for arm in arms}
     for arm in arms:
         if arm.name not in read_by:
             raise ConfigError(f"arms.{arm.name} is read by no effect; name it in one's between, or leave it out")
@@ -537,20 +531,29 @@ def _capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _plain(effect: _Effect) -> Plain:
+def _plain(effect: Contrast) -> Plain:
     """The sentences of an effect, by how it comes out; a cost is told as one."""
-    unit = effect.probe_and_unit[1]
+    unit = effect.unit
     within = f"(within ±{effect.margin:g} {unit})"
-    name, of, a, b = (
-        words.replace("{", "{{").replace("}", "}}") for words in (effect.name, effect.of, *effect.between)
+    quantities = dict.fromkeys(quantity for _, _, quantity in effect.terms)
+    is_difference = [weight for weight, _, _ in effect.terms] == [1.0, -1.0] and len(quantities) == 1
+    name, of, *arms = (
+        words.replace("{", "{{").replace("}", "}}") for words in (effect.name, next(iter(quantities)), *effect.arms)
     )
-    if name.lower().startswith("cost of ") and effect.of == "loss":
+    if is_difference and name.lower().startswith("cost of ") and of == "loss":
         thing = _capital(name[len("cost of ") :])
         return Plain(
             above=f"{thing} costs {{effect}} {unit}.",
             below=f"{thing} lowers the loss by {{effect}} {unit}.",
             same=f"{thing} makes no meaningful difference {within}.",
         )
+    if not is_difference:
+        return Plain(
+            above=f"{_capital(name)}: {{effect}} {unit}.",
+            below=f"{_capital(name)}: {{effect}} {unit} below 0.",
+            same=f"{_capital(name)}: no meaningful difference from 0 {within}.",
+        )
+    a, b = arms
     return Plain(
         above=f"{_capital(name)}: the {of} of ‘{a}’ is {{effect}} {unit} higher than that of ‘{b}’.",
         below=f"{_capital(name)}: the {of} of ‘{a}’ is {{effect}} {unit} lower than that of ‘{b}’.",

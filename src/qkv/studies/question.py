@@ -1,10 +1,9 @@
-"""What a question of `studies/questions/` is: words, and a design for a text and a budget."""
+"""What a question is: words, and a design for a text and a budget."""
 
 import dataclasses
 import json
 import math
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,11 +17,12 @@ from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Slice,
 from qkv.studies.probes.registry import OF_A_TEXT
 from qkv.studies.synthetic import streams
 from qkv.studies.verdict.judging import Derive
-from qkv.studies.vocabulary import ANSWERS, IN_DEMO
 
 _PASSES = 4
 """How often a training may read each token of its slice: up to here that is about as good as new text (Muennighoff et
 al. 2023, arXiv 2305.16264)."""
+_ASKED = 3
+"""A masked model gets so many times the steps of a causal one where both are compared as they ended (shared.toml)."""
 _LEAST_SCORED = 4
 """A slice is scored on at least one `_LEAST_SCORED`th of the validation tokens of the design."""
 _MOST_SLICES = 16
@@ -126,10 +126,7 @@ class Ladder:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One question that qkv answers by experiment.
-
-    A module of `studies/questions` holds one as `QUESTION`; its words are in the TOML file of its name beside it.
-    """
+    """One question that qkv answers by experiment: a file of `studies/questions`, or one of your own."""
 
     name: str
     asks: str
@@ -169,36 +166,6 @@ class Question:
             if found := re.fullmatch(pattern, effect):
                 return words.format(*(self.terms.get(group, group) for group in found.groups("")))
         return otherwise
-
-
-def read_question(
-    name: str,
-    *,
-    design: Callable[[Ask], Design],
-    derive: Derive | None = None,
-    counted: Callable[[Ask, Design], str] | None = None,
-) -> Question:
-    """A question whose words are in `questions/NAME.toml`; `in_demo` there is the rest of `elsewhere` after `IN_DEMO`.
-
-    Raises TypeError for a key that is no field, and for one that is missing.
-    """
-    words = tomllib.loads((Path(__file__).parent / "questions" / f"{name}.toml").read_text(encoding="utf-8"))
-    also = {effect: Plain(**plain) for effect, plain in words.pop("also", {}).items()}
-    if in_demo := words.pop("in_demo", ""):
-        words["elsewhere"] = f"{IN_DEMO} {in_demo}"
-    if accounts := words.pop("accounts", None):
-        rows = tuple((what, tuple(effects)) for what, effects in accounts["rows"])
-        words["accounts"] = Accounts(columns=tuple(accounts["columns"]), rows=rows)
-    if ladder := words.pop("ladder", None):
-        published = tuple(Published(**row) for row in ladder.pop("published", ()))
-        words["ladder"] = Ladder(**ladder, published=published)
-    more = {"plain": Plain(**words.pop("plain")), "math": tuple(words.pop("math"))}
-    return Question(name=name, design=design, derive=derive, counted=counted, also=also, **more, **words)
-
-
-def quick_or_full(quick: Callable[[Ask], Design], full: Callable[[Ask], Design]) -> Callable[[Ask], Design]:
-    """The design of a question whose quick study is not its full one in small."""
-    return lambda ask: quick(ask) if ask.quick else full(ask)
 
 
 def make_design(
@@ -291,7 +258,7 @@ def _read(ask: Ask, texts: Mapping[str, Text], scale: Scale, arms: Sequence[Arm]
                 name, sha256 = made.name, made.sha256
             sizes = [(arm.task, {**vars(scale), **dict(arm.sizes)}) for arm in arms if arm.text == key]
             for task, s in sizes or [("causal", vars(scale))]:
-                steps = s["steps"] // ANSWERS if task == "masked" else s["steps"]  # by what it is asked
+                steps = s["steps"] // _ASKED if task == "masked" else s["steps"]  # by what it is asked
                 streams.check_size(made, steps=steps, batch_size=s["batch_size"], n_ctx=s["n_ctx"])
     return name, sha256
 

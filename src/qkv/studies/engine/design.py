@@ -217,6 +217,11 @@ class Contrast:
         return tuple(dict.fromkeys(arm for _, arm, _ in self.terms))
 
 
+def cost(name: str, what: str, arm: str, baseline: str, margin: float) -> Contrast:
+    """loss(arm) - loss(baseline)."""
+    return Contrast(name=name, what=what, terms=((1.0, arm, "loss"), (-1.0, baseline, "loss")), margin=margin)
+
+
 _LATER = ("d_head", "d_mlp", "before", "needs", "settings", "code", "pooled")
 _JUDGED = ("constant", "beside")
 

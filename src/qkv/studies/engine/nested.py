@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from qkv.studies.engine.design import Arm, Design, Grid, Text, Trial
+from qkv.studies.engine.design import Arm, Design, Grid, Text, Trial, cost
 from qkv.studies.engine.tuning import pending, report_key
 from qkv.studies.synthetic import streams
-from qkv.studies.vocabulary import cost
 
 _BASE = Arm(name="base", what="a Markov source", text="base", lr=0.03)
 _REDRAWN = Arm(

@@ -1,13 +1,15 @@
-"""The questions, one module each: a module with a `QUESTION` is a study, and nothing else knows its name."""
+"""The questions, one file each: `NAME.toml` is a study, and nothing else knows its name.
 
-import importlib
+A module beside a file holds the functions that it names, where it needs code (`studies.fixed`).
+"""
+
 import json
-import pkgutil
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from qkv.errors import ConfigError, unknown
+from qkv.studies.fixed import read_fixed
 from qkv.studies.question import Question
 
 __all__ = ["find", "questions"]
@@ -19,8 +21,7 @@ _ORDER: list[str] = json.loads((Path(__file__).parent / "order.json").read_text(
 @lru_cache(maxsize=1)
 def questions() -> Mapping[str, Question]:
     """Name -> question, in order of priority."""
-    modules = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    found = {q.name: q for q in (importlib.import_module(f"{__name__}.{name}").QUESTION for name in modules)}
+    found = {path.stem: read_fixed(path) for path in sorted(Path(__file__).parent.glob("*.toml"))}
     return {name: found[name] for name in [*_ORDER, *(name for name in found if name not in _ORDER)]}
 
 

@@ -1,118 +1,44 @@
-"""Can these verdicts be trusted? Thousands of small studies whose truth is known, through the whole pipeline.
+"""What `calibrate` counts: of thousands of small studies whose truth is known, how many say what is true."""
 
-Each is real: three arms, 8 replicates, trainings of a tiny model on a Markov source, with the learning rate of every
-arm tuned in every replicate. Between an arm and the same with other draws there is no effect, so a study that finds one
-is wrong. Between two sources of different entropy there is an effect, and its size is known before anything is trained.
-No two small studies share a training, so their outcomes are independent and the exact interval of a rate holds. The
-trainings of one small study run in parallel (`studies.engine.stacked`), tuned and reported as usual.
-
-Their arms are exchangeable, which is easy on an interval. So some rows are simulated, and say so: outcomes of arms that
-are not alike, drawn from known distributions (`studies.synthetic.outcomes`), and planted effects.
-"""
-
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from qkv.jsontypes import JsonObject
 from qkv.randomness import generator
-from qkv.studies.engine.design import Contrast, Design, Scale, Text
-from qkv.studies.expectation import Expected
-from qkv.studies.question import Ask, make_design, read_question
+from qkv.studies.engine.design import Scale, Text
+from qkv.studies.question import Ask
 from qkv.studies.synthetic import streams
 from qkv.studies.synthetic.outcomes import OUTCOMES
 from qkv.studies.verdict.power import detectable
 from qkv.studies.verdict.statistics import interval, judge, lower_bound, tost
-from qkv.studies.vocabulary import ABOVE, arm, level, near
 
-INNER = 8
-"""Replicates of each little study: the usual number."""
-BLOCK = 8
-"""Little studies that are trained side by side, and that one row holds."""
+_SOURCE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["texts"]["text"]
+INNER, BLOCK = _SOURCE["replicates"], _SOURCE["studies"]
+"""Replicates of each little study: the usual number; and studies that are trained side by side, one row's."""
 DRAWN = 80
-"""Simulated little studies of each kind that one row holds."""
+"""Simulated little studies of each kind that one row holds: `tries` of their effects."""
 SIZES = (8, 12)
 """Replicates of each simulated little study."""
 ALPHA = 0.05
 _NO_EFFECT = 0.02
 """The margin of each little study, nats."""
-_VAL = 2048
-"""Validation tokens; the best possible losses of the two sources differ on them by what their entropies differ."""
-_SOURCE = Text(
-    stream="markov",
-    settings=(
-        ("states", 6), ("sharpness", 1.5), ("tokens", 20_000), ("val_tokens", _VAL), ("noise", 0.1),
-        ("planted", 0.152), ("replicates", INNER), ("studies", BLOCK),
-    ),
-)  # fmt: skip
-_ARM = arm(
-    "little studies", "8 replicates of three tuned arms each (the loss is an untrained model's)",
-    trainer="inner study", tune="none",
-)  # fmt: skip
 
 
 def known_effect() -> float:
     """Nats per token by which the entropy of the planted source lies above that of the base: 0.050."""
-    s = dict(_SOURCE.settings)
     base, planted = (
-        streams.markov_entropy(streams.markov_matrix(s["states"], s["sharpness"], s[key]))
+        streams.markov_entropy(streams.markov_matrix(_SOURCE["states"], _SOURCE["sharpness"], _SOURCE[key]))
         for key in ("noise", "planted")
     )
     return planted - base
 
 
-_PROMISED = near(0.0, 0.02)
-
-
-def _rate(
-    name: str,
-    what: str,
-    nominal: float,
-    margin: float = 0.02,
-    expected: Expected = _PROMISED,
-    tries: int = BLOCK,
-) -> Contrast:
-    return Contrast(
-        name=name, what=what, terms=((1.0, _ARM.name, name),), margin=margin, unit="of all little studies",
-        nominal=nominal, expected=expected, tries=tries,
-    )  # fmt: skip
-
-
-def _simulated(n: int) -> list[Contrast]:
-    """Coverage of each kind of outcome, and power, in simulated small studies of n replicates."""
-    what = f"simulated: how often the 95% interval of {n} differences contains their median, minus 95%"
-    planted = f"simulated: how often an effect of {detectable(1.0, n):.2f} standard deviations is found, minus 80%"
-    rates = [_rate(f"{kind}, {n} replicates", what, 1 - ALPHA, tries=DRAWN) for kind in OUTCOMES]
-    return [*rates, _rate(f"planted effect, {n} replicates", planted, 0.8, tries=DRAWN)]
-
-
-def _contrasts() -> tuple[Contrast, ...]:
-    known = "how often the 95% interval contains the known difference, minus 95%"
-    margin = "rate of *equivalent* where the effect equals the margin, minus 5%"
-    return (
-        _rate("false positives", "rate of effects found where there is none, minus the nominal 5%", ALPHA),
-        _rate("coverage", "how often the 95% interval contains the median of all small studies, minus 95%", 1 - ALPHA),
-        _rate("coverage of the entropies' difference", known, 1 - ALPHA),
-        _rate("equivalence at the margin", margin, ALPHA),
-        _rate("power", "how often the planted effect is found, minus 80%", 0.8, 0.1, ABOVE),
-        level(
-            "planted effect, beyond the known one",
-            "mean loss on the planted source minus that on the base, minus the difference of the entropies (0.050)",
-            _ARM.name, "beyond the known effect", 0.01, expected=near(0.0, 0.01),
-        ),
-        *(contrast for n in SIZES for contrast in _simulated(n)),
-    )  # fmt: skip
-
-
-def _design(ask: Ask) -> Design:
-    return make_design(
-        ask,
-        study="calibrate",
-        texts={"text": _SOURCE},
-        scale=Scale(d_model=8, n_layers=1, n_heads=1, n_ctx=8, batch_size=8, steps=40, val_tokens=_VAL, evaluations=1),
-        arms=(_ARM,),
-        contrasts=_contrasts(),
-        replicates=16 if ask.quick else 250,
-    )
+def findable(ask: Ask, texts: dict[str, Text], scale: Scale) -> JsonObject:
+    """The effect that so many replicates find four times in five, in standard deviations."""
+    return {f"findable by {n}": detectable(1.0, n) for n in SIZES}
 
 
 def derive(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
@@ -160,6 +86,3 @@ def _without_0(differences: np.ndarray) -> float:
 def _values(rows: Sequence[Mapping[str, float]], name: str) -> np.ndarray:
     """[rows, studies, replicates]"""
     return np.array([[[row[f"{s} {name} {i}"] for i in range(INNER)] for s in range(BLOCK)] for row in rows])
-
-
-QUESTION = read_question("calibrate", design=_design, derive=derive)
