@@ -8,6 +8,7 @@ has. The threshold has the highest micro F1 on training texts that neither part 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from qkv.data.baseline.linear import of_sets, sigmoid
 from qkv.data.examples import Examples, Labelled
+from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.randomness import generator, uniforms
 from qkv.tasks.batch import Batch, Drop
@@ -57,7 +59,7 @@ class MultiLabel(Classify):
         share = np.clip(data.train.wanted.mean(0, dtype=np.float64), 1e-9, 1 - 1e-9)
         return float(-(share * np.log(share) + (1 - share) * np.log(1 - share)).mean())
 
-    def baselines(self, data: Examples, cache: object) -> Yardsticks:
+    def baselines(self, data: Examples, sizes: Sizes, cache: Path | None) -> Yardsticks:
         """The labels that give every text the highest micro F1 in training, and logistic regression for each label."""
         assert data.train.wanted is not None
         wanted, val, (linear, held) = data.train.wanted, data.val, data.linear

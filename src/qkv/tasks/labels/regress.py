@@ -10,6 +10,7 @@ of the mean squared error, beside Pearson's and Spearman's correlation.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 from qkv.data.baseline.linear import log_softmax
 from qkv.data.examples import Examples, Labelled
 from qkv.errors import ConfigError
+from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.tasks.batch import Batch
 from qkv.tasks.classify import Classify, text_logits
@@ -52,7 +54,7 @@ class Regress(Classify):
         share = data.train.wanted.mean(0, dtype=np.float64)
         return float(-(share[share > 0] * np.log(share[share > 0])).sum())
 
-    def baselines(self, data: Examples, cache: object) -> Yardsticks:
+    def baselines(self, data: Examples, sizes: Sizes, cache: Path | None) -> Yardsticks:
         """The mean of the training values, and ridge regression."""
         assert data.unit is not None
         mean, deviation = data.unit
