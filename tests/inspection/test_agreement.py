@@ -8,7 +8,7 @@ import torch
 from safetensors.numpy import save_file
 
 import qkv
-from qkv.inspection.answers.agreement import CLAIMS, KEPT, agreement, checks, passes
+from qkv.inspection.answers.agreement import CLAIMS, DEFAULT_CLAIMS, KEPT, agreement, checks, passes
 from qkv.inspection.answers.answer import Evidence
 from qkv.inspection.answers.reading import read
 from qkv.instruments.probe import spread_windows
@@ -24,20 +24,27 @@ def check(run, contrast):
 
 
 def test_every_headline_has_its_number_and_condition():
-    for claim in CLAIMS:
+    for claim in (*CLAIMS, *DEFAULT_CLAIMS):
         kept = STUDIES[claim.study]
         effect = kept["contrasts"][claim.contrast]["effect"]
-        assert kept["condition"] and kept["arms"][claim.arm]["optimizer"] == "adamw"
+        optimizer = "muon" if claim in DEFAULT_CLAIMS else "adamw"
+        assert kept["condition"] and kept["arms"][claim.arm]["optimizer"] == optimizer
         assert claim.agrees(effect, effect), "a study agrees with itself"
 
 
-@pytest.mark.parametrize("claim", [claim for claim in CLAIMS if claim.passed], ids=lambda claim: claim.contrast)
+DEFAULT = '[training.optimizer]\nkind = "muon"\nweight_decay = 0.0\n[model.layout]\nstart = "zero_out"\n'
+PASSED = [claim for claim in (*CLAIMS, *DEFAULT_CLAIMS) if claim.passed]
+
+
+@pytest.mark.parametrize("claim", PASSED, ids=lambda claim: f"{claim.study}: {claim.contrast}")
 @pytest.mark.parametrize("agrees", [True, False])
 def test_what_passes_through_the_model_give_is_compared(made, claim, agrees):
     there = STUDIES[claim.study]["contrasts"][claim.contrast]["effect"]
-    here = 0.8 * there if agrees else 0.29 if claim.within else 0.0 if claim.least else -there
+    here = 0.8 * there if agrees else 6 * claim.within if claim.within else 0.0 if claim.least else -there
+    if claim in DEFAULT_CLAIMS:
+        (made.path / "config.toml").write_text(DEFAULT)
     with made.store() as store:
-        store.set_fact("agreement", {claim.contrast: here})
+        store.set_fact("agreement", {claim.number: here})
     found = check(made, claim.contrast)
     assert (found.verdict, found.here) == ("agrees" if agrees else "differs", here)
     assert found.sentence.startswith(f"{found.verdict.capitalize()}: {claim.words} ({claim.study}). ")
@@ -67,6 +74,16 @@ def test_the_order_in_which_matrices_move(made, when, verdict, sign):
     late, early = (np.sqrt(a * b) for a, b in ((32, 64), (8, 16)))  # halfway, by the logarithm of the step
     assert found.verdict == verdict and found.here == pytest.approx(sign * (late - early))
     assert f": {found.here:+.0f} here, {found.there:+.0f} steps in the study" in found.sentence
+
+
+def test_a_run_of_the_default_recipe_is_compared_with_the_study_of_that_recipe(made):
+    with_movement(made, {"W_Q": 64, "W_K": 64, "W_V": 16, "W_O": 16})
+    (made.path / "config.toml").write_text(DEFAULT)
+    with made.telemetry() as telemetry:
+        found = checks(Evidence(made.path, telemetry))
+    assert {c.claim.study for c in found} == {"default-recipe"}
+    (order,) = (c for c in found if c.claim.is_step)
+    assert order.verdict == "agrees" and order.here > 0 < order.there
 
 
 def test_a_run_in_which_v_and_o_did_not_move_has_no_order(made):
@@ -163,8 +180,8 @@ def test_passes_are_those_of_the_models_at_both_ends(run):
     ("config", "said"),
     [
         (
-            '[training.optimizer]\nkind = "muon"\nweight_decay = 0.1\n[model.layout]\nstart = "zero_out"\n',
-            ("Muon, there AdamW", "weight decay (0.1, there 0)", "zero output matrices, there N(0, 0.02)"),
+            '[training.optimizer]\nkind = "muon"\nweight_decay = 0.1\n[model.layout]\nstart = "xavier"\n',
+            ("Muon, there AdamW", "weight decay (0.1, there 0)", "Glorot's, there N(0, 0.02)"),
         ),
         (
             '[training.optimizer]\nkind = "adamw"\nweight_decay = 0.0\n[model.layout]\nstart = "gpt2"\n',

@@ -1,7 +1,8 @@
 """Does this run agree with the kept answers? Headlines of studies that a run could contradict, compared with the run.
 
-A headline holds for the models it was measured on. `CLAIMS` lists those that one causal run has a number for; the
-studies' own numbers and conditions are in `kept_answers.json`, which `docs/generate.py` writes from the kept results.
+A headline holds for the models it was measured on, so a run of the default recipe is compared with the study of that
+recipe (`DEFAULT_CLAIMS`), any other run with the studies of the textbook one (`CLAIMS`). Both list what one causal run
+has a number for; the studies' numbers and conditions are in `kept_answers.json`, which `docs/generate.py` writes.
 A run's numbers come from its telemetry and weights, or, where a pass through the model is needed, from `passes`, which
 training makes at its end and keeps as the fact `agreement`.
 """
@@ -67,6 +68,13 @@ class Claim:
     is_step: bool = False
     passed: bool = True
     """Whether the run's number needs a pass through the model."""
+    key: str = ""
+    """What `passes` and the number's other sources call it; empty is the contrast's name."""
+
+    @property
+    def number(self) -> str:
+        """The name of the run's number."""
+        return self.key or self.contrast
 
     def agrees(self, here: float, there: float) -> bool:
         """Whether a run's number bears the headline out, given the study's."""
@@ -144,6 +152,75 @@ CLAIMS = (
     ),
 )
 
+DEFAULT_CLAIMS = (
+    Claim(
+        study="default-recipe",
+        arm="trained",
+        contrast="nearest 1",
+        key="nearest 1 - 0 (causal)",
+        words="after layer 1 the nearest row of W_E still names the tokens",
+        measure="tokens named after layer 1 minus those before it",
+        within=5.0,
+    ),
+    Claim(
+        study="default-recipe",
+        arm="trained",
+        contrast="around",
+        key="around (trained)",
+        words="a good part of the gradient reaches the embeddings around all layers",
+        measure="the share around all layers",
+        least=0.5,
+    ),
+    Claim(
+        study="default-recipe",
+        arm="trained",
+        contrast="V - (Q + K)",
+        key="V - (Q + K) (trained)",
+        words="the gradient reaches the embeddings through v about as much as through q and k together",
+        measure="the share through v minus the share through q and k",
+        within=0.1,
+    ),
+    Claim(
+        study="default-recipe",
+        arm="trained",
+        contrast="QK - VO half way",
+        key="half way QK - VO (trained)",
+        words="W_Q and W_K are halfway to where they end after W_V and W_O",
+        measure="the lag of W_Q and W_K",
+        is_step=True,
+        passed=False,
+    ),
+    Claim(
+        study="default-recipe",
+        arm="trained",
+        contrast="the word",
+        key="the commonest word with all, less others",
+        words="the commonest word has lower dot products with all tokens than others have",
+        measure="the commonest word's minus the others'",
+        least=0.5,
+        passed=False,
+    ),
+    Claim(
+        study="default-recipe",
+        arm="trained",
+        contrast="frequent rows",
+        key="frequent rows moved more (adamw)",
+        words="rows of frequent tokens moved farther",
+        measure="the correlation of their ranks",
+        least=0.5,
+        passed=False,
+    ),
+    Claim(
+        study="default-recipe",
+        arm="trained",
+        contrast="L0.q: encodings - matrix",
+        key="L0.q: encodings - matrix (adamw)",
+        words="q of layer 0 changed more because the encodings did than because W_Q did",
+        measure="the encodings' share minus W_Q's",
+    ),
+)
+"""The same of the recipe that `qkv train` uses unless told otherwise."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -198,9 +275,22 @@ def agreement(evidence: Evidence) -> Answer | None:
 
 
 def checks(evidence: Evidence) -> list[Check]:
-    """Every headline beside this run's number."""
+    """Every headline of a study of its recipe beside this run's number."""
     passed = evidence.telemetry.fact("agreement") or {}
-    return [_check(claim, *_here(evidence, claim, passed)) for claim in CLAIMS]
+    own = _own(evidence)
+    claims = DEFAULT_CLAIMS if (own["optimizer"], own["start"]) == ("muon", "zero_out") else CLAIMS
+    return [_check(claim, *_here(evidence, claim, passed)) for claim in claims]
+
+
+def _own(evidence: Evidence) -> dict[str, str | float]:
+    """The settings of a run that answers depend on most."""
+    layout: JsonObject = evidence.settings.get("model", {}).get("layout", {})
+    optimizer: JsonObject = evidence.settings.get("training", {}).get("optimizer", {})
+    return {
+        "optimizer": optimizer.get("kind", ""),
+        "weight_decay": evidence.weight_decay,
+        "start": layout.get("start", ""),
+    }
 
 
 def _check(claim: Claim, here: float | None, why_not: str) -> Check:
@@ -229,13 +319,7 @@ def _because(evidence: Evidence, differ: Sequence[Check]) -> str:
     """What is known to differ between this run and the models of the headlines that it contradicts."""
     if not differ:
         return ""
-    layout: JsonObject = evidence.settings.get("model", {}).get("layout", {})
-    optimizer: JsonObject = evidence.settings.get("training", {}).get("optimizer", {})
-    own: dict[str, str | float] = {
-        "optimizer": optimizer.get("kind", ""),
-        "weight_decay": evidence.weight_decay,
-        "start": layout.get("start", ""),
-    }
+    own = _own(evidence)
     arms: list[dict[str, str | float]] = [_kept()[check.claim.study]["arms"][check.claim.arm] for check in differ]
     parts = []
     for name, here in own.items():
@@ -258,7 +342,7 @@ def _called(value: str | float) -> str:
 def _here(evidence: Evidence, claim: Claim, passed: Mapping[str, float]) -> tuple[float | None, str]:
     """(the run's number, or None with the reason)."""
     if claim.passed:
-        value = passed.get(claim.contrast)
+        value = passed.get(claim.number)
         return value, "" if value is not None else "the number is recorded only with a report"
     if claim.is_step:
         return _half_way_apart(evidence)
@@ -303,11 +387,11 @@ def _of_rows(evidence: Evidence, claim: Claim) -> tuple[float | None, str]:
     counts, drift = (evidence.telemetry.vector(table, name) for name in ("row_count", "row_drift"))
     if counts is None or drift is None or len(counts) != len(drift):
         return None, "tokens were not counted or rows not recorded"
-    if claim.study == "collocation":
+    if claim.number.startswith("the commonest word"):
         rows = evidence.matrix(table)
         return (None, "the last weights are not kept") if rows is None else (_commonest(evidence, rows, counts), "")
     rows_moved = summary(drift, counts, evidence.specials)
-    if claim.within:
+    if claim.number.startswith("frequent rows"):
         correlation = rows_moved.with_count
         return correlation, "" if correlation is not None else "too few tokens occur"
     never = rows_moved.largest_unseen
