@@ -83,7 +83,7 @@ def make_run(place):
 def test_fish_offers_the_same(tmp_path):
     program = 'source ./script; complete -C "qkv ver"; complete -C "qkv train --task m"; complete -C "qkv train --th"'
     offered = [line.split("\t")[0] for line in asked("fish", program, tmp_path) if line]
-    assert offered == ["verify", "masked", "--threads"]
+    assert offered == ["verify", "masked", "multilabel", "--threads"]
     make_run(tmp_path)
     program = 'source ./script; complete -C "qkv show runs/one L0."; complete -C "qkv show ru"'
     offered = [line.split("\t")[0] for line in asked("fish", program, tmp_path) if line]

@@ -34,12 +34,15 @@ def sources(tmp_path_factory) -> dict[str, str]:
     text.write_text("".join(f"the cat saw {i} dogs.\n" for i in range(80)), encoding="utf-8")
     rows = "".join(f"the {'good' if i % 2 else 'bad'} one of {i}\t{i % 2}\n" for i in range(60))
     table.write_text("text\tlabel\n" + rows, encoding="utf-8")
+    numbers = place / "e.tsv"
+    numbers.write_text("text\tlabel\n" + "".join(f"the one of {i}\t{i / 4}\n" for i in range(60)), encoding="utf-8")
     left.write_text("".join(f"der Hund {i} lacht\n" for i in range(60)), encoding="utf-8")
     right.write_text("".join(f"the dog {i} laughs\n" for i in range(60)), encoding="utf-8")
     images.mkdir()
     write_idx(images / "train-images-idx3-ubyte", np.arange(30 * 144).reshape(30, 12, 12) * 7 % 251)
     write_idx(images / "train-labels-idx1-ubyte", np.arange(30) % 3)
     found = {"causal": text, "masked": text, "classify": table, "image": images, "translate": f"{left}:{right}"}
+    found["regress"] = numbers
     return {task: str(path) for task, path in found.items()}
 
 
@@ -47,13 +50,14 @@ def asked(sources, task: str = "causal", **given) -> Request:
     """A request of a small model on that task's source."""
     sizes = SMALL | ({} if task == "image" else {"n_ctx": 8})
     budget = {} if "minutes" in given or "until_loss" in given else {"steps": 2}
-    kind = "word" if task in ("classify", "translate") else "char"
+    kind = "word" if task in ("classify", "regress", "translate") else "char"
     usual = {"tokenizer": None if task == "image" else kind, "precision": "fp32"}
     more = {"set": sizes | given.pop("set", {}), "threads": 1}
     return Request(source=sources[task], task=task, **budget, **(usual | more | given))
 
 
 CASES = (  # what was asked for, the setting that changes nothing, what is said of it
+    ({"task": "regress"}, "data.labels.disturbed=0.1", "--task regress, whose texts have no single class"),
     ({"preset": "textbook"}, "muon_lr=0.02", "has no effect with optimizer.kind=adamw; leave it out, or add --set opt"),
     ({"set": {"optimizer.kind": "sgd"}}, "training.optimizer.muon_lr=1", "has no effect with optimizer.kind=sgd;"),
     ({"set": {"machine.native": False}}, "machine.capture=false", "has no effect with machine.device=cpu, machine.nat"),
