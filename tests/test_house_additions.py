@@ -192,7 +192,7 @@ class Echo(Causal):
 def test_a_family_of_checkpoints_is_one_entry(copy):
     entry = 'TOY = Family(**{**vars(GPT2), "name": "toy", "title": "Toy"})\n\n'
     copy.line("interop/families.py", r"\n(?=^FAMILIES: )", entry)
-    copy.line("interop/families.py", r"for family in \(GPT2, ", "TOY, ")
+    copy.line("interop/families.py", r"^ {12}GPT2,\n", "            TOY,\n")
     assert_said("a family of checkpoints", copy)
     model = copy.folder / "model"
     model.mkdir()
