@@ -5,17 +5,18 @@
 
 import { add, clear, h, inSight, lastOnly, say, together } from "./dom.js";
 import { fixed, number, token, whole } from "./format.js";
-import { headAt, stepIndex, unpack } from "./decode.js";
+import { stepIndex, unpack } from "./decode.js";
 import { raster } from "./raster.js";
 import { bar, robust, squareRoot } from "./scale.js";
 import { theme } from "./theme.js";
-import { controls, view } from "./view.js";
+import { view } from "./view.js";
 import { wayBack } from "./back.js";
 import { change } from "./change.js";
 import { compared } from "./compared.js";
-import { entry } from "./entry.js";
 import { takeAway } from "./keep.js";
 import { patching, writing } from "./patching.js";
+import { nextToken } from "./sampling.js";
+import { namesOf } from "./tokens.js";
 
 const pattern = squareRoot(1);
 
@@ -58,17 +59,18 @@ export function prediction(text, position) {
 
 const REST = "Point at a number to see its value and the Python that returns it. The outlined row is the token being followed.";
 
-// The stages of a text in one layer and head as pictures; `follow(row)` is called for the row under the pointer, `readout` told its
-// number. -> [{ el, mark }]: a stage, and what outlines a row of it
+// The stages of a text in one layer and head as pictures; `follow(row)` is called for the row under the pointer (without one when it
+// leaves), `readout` told its number. -> [{ el, mark }]: a stage, and what outlines a row of it
 function pictures(off, text, { layer, head }, colours, readout, follow) {
   const n = text.tokens.length;
+  const names = namesOf(text.tokens);
   return stages(text, layer, head).map((stage) => {
     const mark = h("span.row-mark");
-    const panel = raster(off, { label: `${stage.name} of layer ${layer}${text.n_heads ? ` head ${head}` : ""}`, rows: n, columns: stage.columns, values: stage.values, scale: stage.scale, style: "aspect-ratio:1",
+    const panel = raster(off, { label: `${stage.name} of layer ${layer}${text.n_heads ? ` head ${head}` : ""}`, rows: n, columns: stage.columns, values: stage.values, scale: stage.scale, style: "aspect-ratio:1", leave: () => follow(),
       tell: (row, column) => {
         follow(row);
         const value = stage.values[row * stage.columns + column];
-        readout.replaceChildren(h("code", null, stage.name), ` of ${token(text.tokens[row])} (${row}), ${stage.square ? `for ${token(text.tokens[column])} (${column})` : `number ${column}`}: `,
+        readout.replaceChildren(h("code", null, stage.name), ` of ${names[row]} (${row}), ${stage.square ? `for ${names[column]} (${column})` : `number ${column}`}: `,
           Number.isNaN(value) ? "hidden: it is in the future" : number(value, stage.digits), " · ", h("code", null, `${stage.code.replace(/\]$/, `, ${row}, ${column}]`)}`));
       } });
     panel.el.append(mark);
@@ -87,34 +89,36 @@ function aboutText(text) {
   return `${cut}Weights of step ${whole(text.step)}. ${loss}${text.notes.join(" ")}`;
 }
 
-// Everything of one text, token `state.position` followed, for `body`. -> its elements; `off` ends them.
+// Everything of one text for `body`. -> { elements, follow }, where `follow()` shows the page's token of it; `off` ends them.
 function drawn(off, el, body, state) {
   const { text, base, layer, head } = state;
   const n = text.tokens.length;
+  const names = namesOf(text.tokens);
   const colours = theme(el);
   const readout = h("p.readout", { "aria-live": "polite" });
   const answer = h("div.answer-box");
   const beside = base ? compared(off, { base, text, layer, head, colours }) : null;
-  const follow = (row) => {
-    state.position = row;
+  const beyond = h("p.small");
+  const follow = (row = Math.min(state.position, n - 1)) => {
+    beyond.textContent = state.position < n ? "" : `Token ${state.position} of the text is beyond the ${n} that are followed here; the last of these is shown.`;
     panels.forEach(({ mark }) => (mark.style.cssText = `top:${(row / n) * 100}%;height:${100 / n}%`));
-    words.forEach((word, i) => word.classList.toggle("on", i === row));
     beside?.follow(row);
-    answer.replaceChildren(h("h3", null, text.causal ? "after " : "at ", h("code", null, token(text.tokens[row])), ` (${row})`), prediction(text, row),
-      h("p.small", null, text.losses && row < n - 1 ? `The next token is ${token(text.tokens[row + 1])}; its loss is ${number(unpack(text.losses).values[row])} nats.` : ""));
+    answer.replaceChildren(h("h3", null, text.causal ? "after " : "at ", h("code", null, names[row]), ` (${row})`), prediction(text, row),
+      h("p.small", null, text.losses && row < n - 1 ? `The next token is ${names[row + 1]}; its loss is ${number(unpack(text.losses).values[row])} nats.` : ""));
   };
-  const words = text.tokens.map((t, i) => h("button.word", { type: "button", onclick: () => follow(i), onpointerenter: (event) => event.pointerType === "mouse" && follow(i) }, token(t)));
+  const place = `L${layer}${text.n_heads ? `.H${head}` : ""}`;
   const panels = pictures(off, text, state, colours, readout, follow);
-  const file = () => `forward-L${layer}${text.n_heads ? `.H${head}` : ""}-step-${text.step}`;
+  const file = () => `forward-${place}-step-${text.step}`;
   readout.textContent = REST;
-  follow(state.position);
-  return [
+  follow();
+  const elements = [
     beside?.el ?? null,
-    h("div.words", { role: "group", "aria-label": "tokens; one is followed through the model" }, words),
+    h("h3", null, h("code", null, place), ` on ${n} tokens`), beyond,
     h("p.small.keep", null, h("span", null, aboutText(text)), takeAway(() => body, file)),
     h("div.stages", null, panels.map((panel) => panel.el), h("div.stage.last", { style: "--role:var(--accent)" }, h("p.stage-name", null, h("b", null, "prediction")), answer, h("p.stage-formula", null, text.formulas.prediction), h("code.stage-code", null, "logits.softmax(-1)[0]"))),
     readout,
     h("p.small", null, "In Python: ", h("code", null, "run = qkv.load(RUN, weights=\"last\"); logits, record = run.model.forward_recorded(ids)"))];
+  return { elements, follow };
 }
 
 function build({ model, el, off, ask: may, follow, hear, recolour }) {
@@ -122,77 +126,91 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
   const given = model.get("forward");
   const parts = together();
   const latest = lastOnly();
-  const state = { text: given, base: null, source: given?.text ?? "", layer: given?.layers[0]?.layer ?? 0, head: 0, position: null, changes: [] };
+  const state = { text: null, base: null, layer: 0, head: 0, position: 0, changes: [] };
   const said = h("p.small", { role: "status" });
-  const [body, away] = [h("div"), h("div")];
-  const has = (layer) => state.text.layers.some((l) => l.layer === layer);
+  const [body, away] = [h("div"), h("div", { hidden: true })];
+  const kept = () => model.get("kept")[stepIndex(model.get("kept"), model.get("step"))];
+  const has = (text, layer) => text?.layers.some((l) => l.layer === layer);
+  const question = () => ({ text: model.get("sentence")?.source ?? "", step: model.get("step"), changes: state.changes });
+  /** @type {(row?: number) => void} */
+  let followed = () => {};
+  let shown = "";
 
-  // Ask again for what is shown now: another text, layer, step or change.
-  function fetchAgain(message = "") {
-    if (!ask || !state.source) return;
+  // What came with the page of its sentence, layer and step, else what Python says of it.
+  function look(message = "") {
+    const sentence = model.get("sentence");
+    if (!sentence) return;
+    const { layer } = model.get("head");
+    const { changes } = state;
+    const here = given && given.text === sentence.source && !changes.length && (!ask || (given.step === kept() && has(given, layer)));
+    if (here) return take(given, null);
+    if (!ask || !sentence.source) return none("The forward pass of this text was not saved with the page.");
+    const key = JSON.stringify([sentence.name, layer, kept(), changes]);
+    if (key === shown) return undefined;
+    shown = key;
     said.textContent = message;
-    const question = { text: state.source, step: model.get("step"), layer: state.layer };
-    latest(async () => {
-      const base = await ask("forward", question);
-      return [base, state.changes.length ? await ask("forward", { ...question, changes: state.changes }) : null];
-    }, ([base, changed]) => {
-      said.textContent = "";
-      Object.assign(state, { text: changed ?? base, base: changed ? base : null });
-      draw();
-    }, (error) => {
-      say(said, error.message);
-      const { text } = state; // what is asked next is asked of what is shown
-      Object.assign(state, text ? { source: text.text, changes: [...text.changes] } : { changes: [] });
-      changeBox.refresh();
+    const asking = { ...question(), layer, changes: [] };
+    return latest(async () => {
+      const base = await ask("forward", asking);
+      return [base, changes.length ? await ask("forward", { ...asking, changes }) : null];
+    }, ([base, changed]) => take(changed ?? base, changed ? base : null), (error) => {
+      shown = "";
+      state.changes = [...(state.text?.changes ?? [])]; // what is asked next is asked of what is shown
+      changeBox?.refresh();
+      if (state.text?.text === sentence.source) say(said, error.message);
+      else none(error.message);
     });
   }
-  const changeBox = ask ? change({ model, state, apply: () => fetchAgain("Changing …") }) : null;
-  const choices = controls(state, () => {
-    const { text } = state;
-    if (!text) return [];
-    const layers = ask ? [...Array(text.n_layers).keys()] : text.layers.map((l) => l.layer);
-    const of = (label, values) => ({ key: label, label, options: values.map((v) => [v, `${label[0].toUpperCase()}${v}`]), most: 8, named: true });
-    return [of("layer", layers), text.n_heads ? of("head", [...Array(text.n_heads).keys()]) : null];
-  }, (key) => (key === "layer" && !has(state.layer) ? fetchAgain() : draw()));
-  function draw() {
-    const text = state.text;
-    if (!text || !has(state.layer)) return;
+  function take(text, base) {
+    const isOther = text !== state.text;
+    const isOtherText = text.text !== state.text?.text;
+    said.textContent = "";
+    Object.assign(state, { text, base });
+    draw();
+    if (!isOther) return;
+    away.hidden = false;
+    for (const one of asks) one.renew(isOtherText ? text.text : undefined);
+  }
+  function none(message) {
     parts();
-    choices.draw();
+    clear(body);
+    Object.assign(state, { text: null, base: null });
+    away.hidden = true;
+    say(said, message);
+  }
+  const changeBox = ask ? change({ model, state, apply: () => look("Changing …") }) : null;
+  function draw() {
+    const { text } = state;
+    if (!text) return;
+    parts();
+    const { layer, head } = model.get("head");
+    Object.assign(state, { layer: has(text, layer) ? layer : text.layers[0].layer, head: Math.min(head ?? 0, Math.max(0, text.n_heads - 1)), position: model.get("position") });
     changeBox?.refresh();
-    const n = text.tokens.length;
-    state.position = Math.min(state.position ?? n - 2, n - 1);
-    add(clear(body), drawn(parts, el, body, state));
+    const { elements, follow } = drawn(parts, el, body, state);
+    followed = follow;
+    add(clear(body), [has(text, layer) ? null : h("p.small", null, `This page holds layers ${text.layers.map((l) => l.layer).join(", ")} of this text; layer ${layer} is not among them.`), elements]);
+    body.dataset.step = String(text.step);
   }
-  // The head that the address of the page names, where this text has it or Python can be asked for it.
-  function pointed() {
-    const asked = headAt(model.get("address"));
-    const there = (text) => asked.head < text.n_heads && (ask ? asked.layer < text.n_layers : has(asked.layer));
-    if (!asked || !state.text || !there(state.text) || (asked.layer === state.layer && asked.head === state.head)) return;
-    Object.assign(state, asked);
-    if (has(asked.layer)) draw();
-    else fetchAgain();
-  }
-  const kept = () => model.get("kept")[stepIndex(model.get("kept"), model.get("step"))];
-  const typed = async (source) => {
-    state.source = source;
-    state.position = null;
-    fetchAgain("Reading …");
-  };
-  add(el, [ask ? entry(typed, { value: state.source.slice(0, 400) }) : null, changeBox?.el ?? null, said, choices.el, body, away]);
-  const question = () => ({ text: state.source, step: model.get("step"), changes: state.changes });
-  if (ask) away.append(wayBack(ask, question, off));
-  if (ask && may("written")) away.append(writing(ask, () => ({ ...question(), position: state.position }), off));
-  if (ask && may("patch")) away.append(patching(ask, question, off));
-  const pointedSoon = inSight(el, pointed);
-  off.add(pointedSoon.off);
-  hear(["address"], pointedSoon);
-  follow(["step"], () => state.text && ask && kept() !== state.text.step && fetchAgain());
+  add(el, [changeBox?.el ?? null, said, body, away]);
+  const asks = !ask ? [] : [
+    may("next") && nextToken((name, more) => ask(name, { ...question(), ...more }), () => model.get("position"), off),
+    wayBack(ask, question, off),
+    may("written") && writing(ask, () => ({ ...question(), position: Math.min(state.position, state.text.tokens.length - 1) }), off),
+    may("patch") && patching(ask, question, off)].filter(Boolean);
+  add(away, asks);
+  const soon = inSight(el, look);
+  off.add(soon.off);
+  hear(["sentence", "head"], () => (state.text && has(state.text, model.get("head").layer) && state.text.text === model.get("sentence")?.source ? draw() : soon()));
+  hear(["position"], () => {
+    state.position = model.get("position");
+    if (!state.text) return;
+    followed();
+    asks.forEach((one) => one.point?.());
+  });
+  follow(["step"], () => look());
   off.add(parts);
   recolour(draw);
-  if (state.text) draw();
-  else fetchAgain();
-  pointedSoon();
+  look();
 }
 
 const render = view(build, { needs: (model) => model.get("forward") || (model.get("ask") && model.get("host").can.includes("forward")) });

@@ -2,6 +2,7 @@
 // Which run this is, in one glance: name, verdict, and the facts that size it.
 
 import { add, h, named } from "./dom.js";
+import { asOf } from "./as_of.js";
 import { duration, large, number, whole } from "./format.js";
 import { view } from "./view.js";
 
@@ -20,7 +21,7 @@ function live({ model, follow }) {
 }
 
 function build(place) {
-  const { model, el } = place;
+  const { model, el, off } = place;
   const run = model.get("run");
   /** @type {[string, string][]} */
   const all = [
@@ -39,8 +40,9 @@ function build(place) {
     h("p.verdict", null, run.verdict),
     model.get("host").kind === "page" ? live(place) : null,
     named("facts", facts)]);
+  if (model.get("host").kind === "page") off.add(asOf(model, el, ["run"]));
 }
 
-const render = view(build);
+const render = view(build, { anew: ["run"] });
 
 export default { render };
