@@ -116,7 +116,7 @@ def test_a_patch_asks_and_its_numbers_are_the_models(look, run, texts, tmp_path)
     told = re.match(r"patch (\d),(\d) receives ([\d.]+) in all", section.locator(".detail .readout").inner_text())
     received = unpacked(texts[0].received)[-1, 1, 1][int(told[1]) * 2 + int(told[2]) + texts[0].picture.before]
     assert told[3] == f"{received:.3g}"
-    section.locator("button", has_text="validation image 2").click()
+    page.get_by_label("text", exact=True).select_option(label="validation image 2")
     assert "of class 2, classified as" in section.locator("figcaption").first.inner_text()
     assert section.locator(".photograph canvas").first.evaluate("(c) => [c.width, c.height]") == [6, 9]
     assert page.complaints == []

@@ -11,7 +11,7 @@ import { raster } from "./raster.js";
 import { numbers } from "./head.js";
 import { headName, square, sumsOf } from "./reading.js";
 import { theme } from "./theme.js";
-import { leadingOf, namesOf, shade, word } from "./tokens.js";
+import { isolated, leadingOf, namesOf, shade, word } from "./tokens.js";
 
 // Arguments as those of head.js.
 export function alignment(off, el, { text, at, state, note, scale }) {
@@ -19,7 +19,7 @@ export function alignment(off, el, { text, at, state, note, scale }) {
   const values = square(text, at, state.layer, state.head);
   const name = headName(text, state);
   const readout = h("p.readout", { "aria-live": "polite" });
-  const called = (tokens, i) => `${namesOf(tokens)[i]} (${i})`;
+  const called = (tokens, i) => `${isolated(namesOf(tokens)[i])} (${i})`;
   let shown = { side: "written", i: Math.min(state.query, rows - 1) };
 
   const panel = raster(off, { label: `${name}: attention, down what is written, across the source`, rows, columns, values, scale, style: `aspect-ratio:${columns} / ${rows}`,

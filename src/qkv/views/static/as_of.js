@@ -1,5 +1,5 @@
 // @ts-check
-// The step that numbers belong to. What was read before the newest step of a training says so.
+// The step that numbers belong to. While a run trains, what was read of it says at which step.
 
 import { h } from "./dom.js";
 import { whole } from "./format.js";
@@ -11,19 +11,19 @@ import { watch } from "./model.js";
 const readAt = (model, keys) => Math.min(...keys.map((key) => model.get("asOf")?.[key] ?? model.get("as_of") ?? 0));
 
 /**
- * Gives `el` the step of what it shows, and a line in words while the run is at another.
+ * Gives `el` the step of what it shows, and says it in words while the run trains, or where it has come to another.
  * @param {Model} model @param {HTMLElement} el @param {string[]} keys  of the model @returns {() => void}
  */
 export function asOf(model, el, keys) {
   const line = h("p.as-of.small", { hidden: true });
   const show = () => {
-    const [at, now] = [readAt(model, keys), model.get("pulse")?.step];
-    const isOld = now !== undefined && now !== at;
+    const [at, pulse] = [readAt(model, keys), model.get("pulse")];
+    const isSaid = pulse?.step > 0 && !(pulse.finished && pulse.step === at);
     if (el.dataset.step !== String(at)) {
       el.dataset.step = String(at);
       line.textContent = `As of step ${whole(at)}.`;
     }
-    if (line.hidden === isOld) line.hidden = !isOld;
+    if (line.hidden === isSaid) line.hidden = !isSaid;
   };
   el.append(line);
   const stops = ["asOf", "pulse"].map((key) => watch(model, key, show));

@@ -81,7 +81,6 @@ function detailOf(off, host, thumbs, { text, at, state, ask, choose }) {
   };
 }
 
-/** @param {import("./view.js").Place} place */
 function build({ model, el, off, ask: may, follow, hear, recolour }) {
   const carried = model.get("attention") || [];
   const ask = model.get("ask");

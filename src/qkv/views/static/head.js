@@ -10,7 +10,7 @@ import { takeAway } from "./keep.js";
 import { raster } from "./raster.js";
 import { margins } from "./margins.js";
 import { theme } from "./theme.js";
-import { leadingOf, namesOf, shade, strip } from "./tokens.js";
+import { isolated, leadingOf, namesOf, shade, strip } from "./tokens.js";
 import { controls } from "./view.js";
 import { LEAST, headName, longHead, square, sumsOf, withoutFirst } from "./reading.js";
 
@@ -27,7 +27,7 @@ export function numbers(note) {
 function sentences(text, state, every) {
   const n = text.tokens.length;
   const names = namesOf(text.tokens);
-  const called = (i) => `${names[i]} (${i})`;
+  const called = (i) => `${isolated(names[i])} (${i})`;
   const hidden = (i, j) => text.causal && (state.way === "reads" ? j > i : i > j);
   // A share in words: of all that a token gives, or of what it leaves for others than the first, of which a small part holds one digit.
   const all = () => every === null || state.first;

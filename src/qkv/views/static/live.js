@@ -100,6 +100,7 @@ function follow(model) {
     const pulse = JSON.parse(data);
     const was = told;
     told = pulse;
+    document.documentElement.dataset.now = pulse.step;
     model.set("pulse", pulse);
     if (!pulse.edition) return pending.clear(); // the folder was taken away, perhaps to be trained anew
     if (was && pulse.edition !== was.edition) return again(true, true);

@@ -10,6 +10,7 @@ import answers from "./answers.js";
 import attention from "./attention.js";
 import curve from "./curve.js";
 import forward from "./forward.js";
+import { glossary } from "./glossary.js";
 import grid from "./grid.js";
 import header from "./header.js";
 import loss from "./loss.js";
@@ -51,8 +52,8 @@ const SECTIONS = [
   ["measures", "Formulas and sources", "Formulas", "map", "What each number of this page is: formula, range, source, and what to compare it with.", [measures]],
 ];
 
-// Of which keys of the page a section's numbers are, where it is not the one it is called by.
-const DATED = { answers: ["answers"], grid: ["grid", "map"], measures: ["map"] };
+// Of which keys of the page a section's numbers are; the others say at each picture under the weights of which step it was made.
+const DATED = { answers: ["answers"], loss: ["loss"], grid: ["grid", "map"], map: ["map"], matrices: ["matrices"], own: ["own"], made: ["made"] };
 
 export const empty = (value) => value === null || value === undefined || (Array.isArray(value) && !value.length);
 
@@ -173,7 +174,7 @@ export function openPage(main, payload, ask = null, numbers = null) {
     if (hasData && lead) section.append(h("p.lead", null, typeof lead === "function" ? lead(payload) : lead));
     if (payload.missing[id] && !asks(id)) section.append(h("p.missing", null, payload.missing[id]));
     main.append(section);
-    if (hasData) asOf(model, section, DATED[id] ?? [id]);
+    if (hasData && DATED[id]) asOf(model, section, DATED[id]);
     if (hasData) views.forEach((view) => turn.add(section, () => view.render({ model, el: section }), { early: view === answers }));
   }
   attempt(head, () => tour.render({ model, el: head })); // when its stops are there
@@ -187,6 +188,7 @@ export function openPage(main, payload, ask = null, numbers = null) {
   }
   watch(model, "step", atEnds(300, () => toAddress(model))); // a browser that writes a page's address misses some frames
   for (const key of ["address", "section"]) watch(model, key, () => toAddress(model));
+  turn.add(main, () => glossary([head, ...main.querySelectorAll("section.section")]));
   if (asked) turn.add(main, () => goTo(asked));
   addEventListener("hashchange", () => { // a link that was opened in the same tab
     goTo(fromAddress(model));

@@ -13,7 +13,7 @@ import { controls } from "./view.js";
 
 /**
  * A text that the page can show. `source` is what to ask of it (empty where only what came with the page is known); `tokens` are
- * empty where its tokens are not chosen here: of an image, and of a source with its target.
+ * those of the source where it has a target, and none of an image.
  * @typedef {{ name: string, source: string, tokens: string[], note: string }} Sentence
  */
 
@@ -24,8 +24,8 @@ const KEPT = 4; // texts to go back to
 function stored({ attention = [], forward = null }) {
   const first = (name) => attention.find((text) => text.origin === name);
   const found = [...new Set(attention.map((text) => text.origin))].map((name, i) => {
-    const { tokens, keys, site, picture, source } = first(name);
-    return { name, source: source || (i === 0 && forward?.text) || "", tokens: keys.length || site || picture ? [] : tokens, note: "" };
+    const { tokens, keys, picture, source } = first(name);
+    return { name, source: source || (i === 0 && forward?.text) || "", tokens: picture ? [] : keys.length ? keys : tokens, note: "" };
   });
   return found.length || !forward ? found : [{ name: "the text of this page", source: forward.text, tokens: forward.tokens, note: "" }];
 }
@@ -73,8 +73,8 @@ function sizesOf(model) {
   return [shown.n_layers ?? 0, model.get("head").head === null ? 0 : shown.n_heads ?? 0];
 }
 
-const STILL = "This page was saved: its pictures hold";
-const TYPE = "To type your own, open the run: qkv view RUN.";
+// What a page that was saved can show.
+const still = (texts) => `This page was saved with ${texts.length === 1 ? `one text, ${texts[0].name}` : plural(texts.length, "text")}. To type your own, open the run: qkv view RUN.`;
 
 export function sentence({ model, el }) {
   const off = together();
@@ -111,7 +111,7 @@ export function sentence({ model, el }) {
     Object.assign(state, { text: texts.indexOf(sentence), ...model.get("head") });
     choices.draw();
     if (!sentence) return;
-    say(note, sentence.note || (ask ? "" : `${STILL} ${texts.length === 1 ? sentence.name : plural(texts.length, "text")}. ${TYPE}`));
+    say(note, sentence.note || (ask || !sentence.tokens.length || model.get("host").kind === "page" ? "" : still(texts)));
     shown = sentence.tokens.length ? strip(sentence.tokens, (i, passing) => passing || model.set("position", i)) : null;
     add(clear(tokens), [shown?.el]);
     point();

@@ -64,6 +64,9 @@ export function namesOf(tokens) {
 // Whether its first letter belongs to a script that is written from right to left.
 const leftwards = (text) => /^[^\p{L}]*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u.test(text);
 
+/** A name in a sentence that it may not turn around. @param {string} name */
+export const isolated = (name) => (leftwards(name) ? `\u2068${name}\u2069` : name);
+
 /**
  * Token `i` of `n`. `look(i, passing)` is told of the pointer and of the arrow keys, which go on to the button that `at(i)` gives;
  * `leave` when the pointer goes.
