@@ -107,9 +107,13 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     const key = `${sentence.name} ${here.length ? stepOf(here[0], model.get("step")) : kept}`;
     if (key === asked) return;
     asked = key;
+    latest(() => {}, () => {}, () => {}); // what was asked before is not waited for
     if (here.length) return show(here);
     if (!canAsk) return show([], "The attention of this text was not saved with the page.");
-    latest(() => canAsk("attention", { text: sentence.source, step: model.get("step") }), (found) => show(found.texts), (error) => show([], error.message));
+    latest(() => canAsk("attention", { text: sentence.source, step: model.get("step") }), (found) => show(found.texts), (error) => {
+      asked = "";
+      show([], error.message);
+    });
   }
   function show(found, message = "") {
     say(said, message);

@@ -121,7 +121,21 @@ function drawn(off, el, body, state) {
   return { elements, follow };
 }
 
-function build({ model, el, off, ask: may, follow, hear, recolour }) {
+// What Python says of a question: [without its changes, with them or null].
+const both = async (ask, question) => [await ask("forward", { ...question, changes: [] }), question.changes.length ? await ask("forward", question) : null];
+
+// What else can be asked of the text that is shown, each an element.
+function asksOf({ model, off, ask: may }, ask, state, question) {
+  const at = () => Math.min(model.get("position"), state.text.tokens.length - 1);
+  return [
+    may("next") && nextToken((name, more) => ask(name, { ...question(), ...more }), () => model.get("position"), off),
+    wayBack(ask, question, off),
+    may("written") && writing(ask, () => ({ ...question(), position: at() }), off),
+    may("patch") && patching(ask, question, off)].filter(Boolean);
+}
+
+function build(place) {
+  const { model, el, off, ask: may, follow, hear, recolour } = place;
   const ask = may("forward");
   const given = model.get("forward");
   const parts = together();
@@ -143,17 +157,14 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     const { layer } = model.get("head");
     const { changes } = state;
     const here = given && given.text === sentence.source && !changes.length && (!ask || (given.step === kept() && has(given, layer)));
+    const key = JSON.stringify([sentence.name, layer, kept(), changes]);
+    if (key === shown) return;
+    shown = key;
+    latest(() => {}, () => {}, () => {}); // what was asked before is not waited for
     if (here) return take(given, null);
     if (!ask || !sentence.source) return none("The forward pass of this text was not saved with the page.");
-    const key = JSON.stringify([sentence.name, layer, kept(), changes]);
-    if (key === shown) return undefined;
-    shown = key;
     said.textContent = message;
-    const asking = { ...question(), layer, changes: [] };
-    return latest(async () => {
-      const base = await ask("forward", asking);
-      return [base, changes.length ? await ask("forward", { ...asking, changes }) : null];
-    }, ([base, changed]) => take(changed ?? base, changed ? base : null), (error) => {
+    latest(() => both(ask, { ...question(), layer }), ([base, changed]) => take(changed ?? base, changed ? base : null), (error) => {
       shown = "";
       state.changes = [...(state.text?.changes ?? [])]; // what is asked next is asked of what is shown
       changeBox?.refresh();
@@ -192,11 +203,7 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     body.dataset.step = String(text.step);
   }
   add(el, [changeBox?.el ?? null, said, body, away]);
-  const asks = !ask ? [] : [
-    may("next") && nextToken((name, more) => ask(name, { ...question(), ...more }), () => model.get("position"), off),
-    wayBack(ask, question, off),
-    may("written") && writing(ask, () => ({ ...question(), position: Math.min(state.position, state.text.tokens.length - 1) }), off),
-    may("patch") && patching(ask, question, off)].filter(Boolean);
+  const asks = ask ? asksOf(place, ask, state, question) : [];
   add(away, asks);
   const soon = inSight(el, look);
   off.add(soon.off);
