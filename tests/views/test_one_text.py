@@ -47,14 +47,16 @@ def test_one_text_token_and_head_drive_every_section(look, server):
     expect(other).to_have_value(TEXT)
     expect(gradient).not_to_contain_text("O")
     assert "".join(gradient.locator("text").all_text_contents()).count("d") == TEXT.count("d")
+    page.locator("#attention .detail").scroll_into_view_if_needed()  # what is out of sight waits
     expect(page.locator("#attention .detail .word")).to_have_count(len(TEXT))
     page.locator(".tokens .word").nth(4).click()
     page.locator(".sentence select[aria-label=layer]").select_option("L2")
     page.locator(".sentence select[aria-label=head]").select_option("H3")
-    expect(page.locator("#forward .answer-box h3")).to_have_text("after d (4)")
-    expect(page.locator("#forward h3").first).to_have_text(f"L2.H3 on {len(TEXT)} tokens")
     expect(page.locator("#attention .detail h3 code")).to_have_text("L2.H3")
     expect(page.locator("#attention .word.on")).to_have_text("d")
+    page.locator("#forward .answer-box").scroll_into_view_if_needed()
+    expect(page.locator("#forward h3").first).to_have_text(f"L2.H3 on {len(TEXT)} tokens")
+    expect(page.locator("#forward .answer-box h3")).to_have_text("after d (4)")
     assert "addr=L2.H3.pattern" in page.url
     other.fill(TEXT.replace("day", "way"))
     page.keyboard.press("Enter")
@@ -144,7 +146,8 @@ def test_any_script_can_be_typed_and_what_is_too_long_is_reported(look, serving,
     from playwright.sync_api import expect
 
     server = serving(byte_run.path)
-    page = look(f"http://127.0.0.1:{next(server)}/", offline=False, width=380, scheme="dark")
+    address = f"http://127.0.0.1:{next(server)}/"
+    page = look(address, offline=False, width=380, scheme="dark", fragment="#section=attention")
     for text, character, parts, way in (
         ("😀 cat", "😀", 4, None),
         ("日本 a", "日", 3, None),
@@ -181,12 +184,14 @@ def test_any_script_can_be_typed_and_what_is_too_long_is_reported(look, serving,
 
 
 def test_a_saved_page_offers_the_texts_that_it_holds(look, run_folder, tmp_path):
+    from playwright.sync_api import expect
+
     page = look(write_report(run_folder.folder, tmp_path / "r.html", [TEXT, "O Romeo, Romeo!"]))
     note = "This page was saved with 2 texts. To type your own, open the run: qkv view RUN."
     assert page.locator(".sentence .note").inner_text() == note and page.locator(".sentence textarea").count() == 0
     page.locator(".sentence select[aria-label=text]").select_option(label="“O Romeo, Romeo!”")
     page.locator("#attention .detail").scroll_into_view_if_needed()
-    assert page.locator("#attention .detail .word").count() == len("O Romeo, Romeo!")
+    expect(page.locator("#attention .detail .word")).to_have_count(len("O Romeo, Romeo!"))
     page.locator("#forward").scroll_into_view_if_needed()
     page.locator("#forward [role=status]", has_text="was not saved with the page").wait_for()
     assert page.locator("#forward .stage").count() == 0  # no numbers of another text under this one
@@ -195,7 +200,7 @@ def test_a_saved_page_offers_the_texts_that_it_holds(look, run_folder, tmp_path)
     assert page.complaints == []
 
 
-SETTLED = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(%s)())))"
+SETTLED = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(() => done((%s)()))))"
 STALE = """() => {
   const now = document.documentElement.dataset.now;
   const says = (el, step) => new RegExp(`step ${Number(step).toLocaleString("en-US")}(?![\\\\d,])`).test(el.innerText);
