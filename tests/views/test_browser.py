@@ -59,7 +59,7 @@ def test_slider_moves_map_and_snapshot_and_address(look, report):
     from playwright.sync_api import expect
 
     page = look(report)
-    slider = page.locator("input[type=range]")
+    slider = page.locator(".slider input[type=range]")
     assert slider.get_attribute("aria-valuetext") == "step 1,000"
     page.locator("#matrices").scroll_into_view_if_needed()
     slider.focus()

@@ -182,7 +182,7 @@ def change_and_patch(page):
     page.keyboard.press("Enter")
     expect(page.locator(".sentence [role=status]", has_text="expected at least 2")).to_be_visible()
     expect(page.locator("#forward .chip.on")).to_contain_text("L1.H0.W_V=zero")
-    page.locator("input[type=range]").focus()
+    page.locator(".slider input[type=range]").focus()
     page.keyboard.press("Home")
     expect(page.locator("#forward .small.keep")).to_contain_text("Weights of step 0.")
     expect(page.locator("#forward .compared")).to_contain_text("L1.H0.W_V=zero")
@@ -229,7 +229,7 @@ def test_words_follow_the_slider_and_any_token_can_be_asked(live, run_folder):
 
     page = live(fragment="#step=1000&section=words")
     expect(page.locator("#words .near-columns")).to_contain_text("step 1,000")
-    page.locator("input[type=range]").focus()
+    page.locator(".slider input[type=range]").focus()
     page.keyboard.press("Home")
     expect(page.locator("#words .figure-title", has_text="at step 0")).to_be_visible()
     expect(page.locator("#words .near-columns")).to_contain_text(re.compile(r"among all; random directions have 0\.\d"))
@@ -248,7 +248,7 @@ def test_words_follow_the_slider_and_any_token_can_be_asked(live, run_folder):
             "[...document.querySelectorAll('#words select')[0].options].findIndex((o) => o.textContent === 'e')"
         )
     )
-    page.locator("input[type=range]").focus()
+    page.locator(".slider input[type=range]").focus()
     page.keyboard.press("End")
     expect(page.locator("#words .context th").first).to_have_text("layer, step 1,000")
     assert all(" 422 " in complaint for complaint in page.complaints)

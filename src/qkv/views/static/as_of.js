@@ -19,9 +19,10 @@ export function asOf(model, el, keys) {
   const show = () => {
     const [at, pulse] = [readAt(model, keys), model.get("pulse")];
     const isSaid = pulse?.step > 0 && !(pulse.finished && pulse.step === at);
-    if (el.dataset.step !== String(at)) {
+    const words = `As of step ${whole(at)}.`;
+    if (line.textContent !== words) {
       el.dataset.step = String(at);
-      line.textContent = `As of step ${whole(at)}.`;
+      line.textContent = words;
     }
     if (line.hidden === isSaid) line.hidden = !isSaid;
   };
