@@ -243,9 +243,6 @@ def test_no_number_of_a_training_is_of_another_step_without_saying_so(look, make
             seen.append(page.evaluate(SETTLED % STALE))
     assert [one["faults"] for one in seen if one["faults"]] == []
     assert len({one["now"] for one in seen}) > 2 and any(one["now"] != one["answers"] for one in seen)
-    assert (
-        max(int(one["read"]) for one in seen) > 1000 and max(int(one["answers"]) for one in seen) > 1000
-    )  # they follow
     page.evaluate("document.querySelector('#answers .as-of').remove()")  # the check can fail
     assert page.evaluate(SETTLED % STALE)["faults"] != []
     assert page.complaints == []
