@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from qkv import recipe
+from qkv.changes import parse_changes, plan_changes
 from qkv.config import from_dict
 from qkv.errors import ConfigError, DamagedFileError, MissingExtra, RunFolderError, UserError, several, unknown
 from qkv.folder.run_folder import RunFolder
@@ -222,6 +223,13 @@ class Run:
     def catalogue(self, at: int | None = None) -> Catalogue:
         """Every matrix by address, now or at a step whose weights were kept; raises RunFolderError for another."""
         return Catalogue(self.model_at(at), self._readable)
+
+    @property
+    def lora(self) -> dict[str, str]:
+        """Of each matrix that was trained as a sum with two factors, the change; its weights here are the sum."""
+        changes = [change for text in self.config.changes for change in parse_changes(text) if change.op == "lora"]
+        found = plan_changes(changes, self.catalogue(), 0).lora if changes else {}
+        return {address: str(change) for address, change in found.items()}
 
     def model_at(self, at: int | None = None) -> Any:
         """The model now, or with the weights of a step that were kept; raises RunFolderError for another step."""

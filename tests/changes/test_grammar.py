@@ -21,6 +21,8 @@ FORMS = {
     "W_E=load(a (1),b=c.safetensors)": Change("W_E", "load", ("a (1),b=c.safetensors",)),
     "L0.W_O=scale(-0.5)": Change("L0.W_O", "scale", (-0.5,)),
     "L0.W_O=rank(3)@100..": Change("L0.W_O", "rank", (3,), start=100),
+    "L*.W_[QV]=lora(8)": Change("L*.W_[QV]", "lora", ("8",)),
+    "W_E=lora(8,alpha=16.0)": Change("W_E", "lora", ("8,alpha=16.0",)),
     "W_E[the]=mean": Change("W_E[the]", "mean"),
     "attn,-L0.**=freeze@0..100": Change("attn,-L0.**", "freeze", stop=100),
     "W_pos=reset": Change("W_pos", "reset"),
@@ -44,6 +46,8 @@ def test_every_form_of_change_parses_to_its_parts_and_back(text):
         ("W_E=zero(train=false)", "W_E=zero"),
         ("W_E=freeze@0..", "W_E=freeze"),
         ("L0.W_O=scale(2)", "L0.W_O=scale(2.0)"),
+        ("L0.W_O=lora( 8 , alpha = 16 )", "L0.W_O=lora(8,alpha=16.0)"),
+        ("L0.W_O=lora(8,alpha=8)", "L0.W_O=lora(8)"),
     ],
 )
 def test_spaces_order_and_defaults_do_not_matter(text, same):
@@ -83,6 +87,11 @@ def test_spaces_order_and_defaults_do_not_matter(text, same):
         ("W_E=scale(2)@5..9", "acts once, so ..9 has no effect"),
         ("W_E=zero(train=true)@5..9", "acts once, so ..9 has no effect"),
         ("L1.W_Q=share(L0.W_Q)@5..", "share holds from the first step"),
+        ("L1.W_Q=lora(2)@..5", "lora holds from the first step"),
+        ("L1.W_Q=lora", "lora needs an argument; expected lora(r,alpha=A)"),
+        ("L1.W_Q=lora(2.5)", "a whole number of at least 1"),
+        ("L1.W_Q=lora(2,alpha=0)", "a number above 0"),
+        ("L1.W_Q=lora(2,beta=1)", "as in lora(8,alpha=16)"),
     ],
 )
 def test_a_mistake_is_one_error_that_says_what_is_expected(text, says):
@@ -123,6 +132,7 @@ def arguments(op):
         "std": st.floats(1e-6, 1e6),
         "c": st.floats(-1e6, 1e6).filter(lambda c: c != 1),
         "r": st.integers(1, 10**6),
+        "r,alpha=A": st.integers(1, 10**6).map(str) | st.floats(1e-6, 1e6).map(lambda alpha: f"8,alpha={alpha!r}"),
         "B": st.sampled_from(["W_E", "dec.L3.cross.W_K"]),
         "FILE or RUN:B@STEP": st.sampled_from(["a.safetensors", "runs/x:L0.W_Q@10", "a (b),c.safetensors"]),
     }
@@ -138,7 +148,7 @@ def changes(draw):
     op = draw(st.sampled_from(sorted(OPS)))
     train = OPS[op].freezes == "unless train=true" and draw(st.booleans())
     holds = OPS[op].freezes != "no" and not train
-    start = 0 if op == "share" else draw(st.integers(0, 10**6))
+    start = 0 if op in ("share", "lora") else draw(st.integers(0, 10**6))
     stop = draw(st.none() | st.integers(start + 1, start + 10**6)) if holds else None
     selector = draw(st.sampled_from(["W_E", "L*.W_[QK],-L0.**", 'W_E["=,@"]', "W_E[a=b]", "L[0-3].H[1].W_V", "attn"]))
     return Change(selector, op, draw(arguments(op)), start, stop, train)

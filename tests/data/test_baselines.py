@@ -91,7 +91,7 @@ def test_long_texts_are_sampled_and_say_so(corpus, monkeypatch: pytest.MonkeyPat
         and "last 2,000 bytes" in found.note
         and "xz measured on the first 2,000 bytes of the validation text" in found.note
     )
-    whole = module._spread(np.arange(100_000), 6400)
+    whole = module.spread(np.arange(100_000), 6400)
     assert len(whole) == 6400 and whole[0] == 0 and whole[-1] == 99_999 and (np.diff(whole) > 0).all()
 
 

@@ -92,7 +92,7 @@ def test_the_base_is_what_the_adapter_names_or_what_is_given(bases, tmp_path, ca
     (adapter / "adapter_config.json").write_text(json.dumps(said))
     assert main(["import", str(adapter), "--out", str(tmp_path / "run")]) == 2
     told = capsys.readouterr().err
-    assert "is an adapter (such as LoRA) to org/base, and not a model" in told and "--base FOLDER" in told
+    assert "is an adapter (such as LoRA) to org/base, and not a model" in told and "--base DIR" in told
     assert not (tmp_path / "run").exists()
     assert main(["import", str(adapter), "--base", str(bases / "llama"), "--out", str(tmp_path / "run")]) == 0
     assert "was merged into" in capsys.readouterr().out
@@ -108,7 +108,7 @@ def test_the_base_is_what_the_adapter_names_or_what_is_given(bases, tmp_path, ca
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"use_dora": True}, "use_dora"),
+        ({"use_dora": True}, "use_dora is true; DoRA"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights"),
         ({"peft_type": "IA3"}, "peft_type"),
         ({"alpha_pattern": {"q_proj": 2}}, "alpha_pattern"),

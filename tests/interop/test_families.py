@@ -145,6 +145,8 @@ MADE = {
         "T5ForConditionalGeneration",
         T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_decoder_layers=2),
     ),
+    "mt5": ("MT5ForConditionalGeneration", T5),
+    "mt5 untied": ("MT5ForConditionalGeneration", T5),
 }
 
 
@@ -160,7 +162,7 @@ def made(name):
             else:
                 parameter.add_(0.1 * torch.randn_like(parameter))
     model.tie_weights()
-    if name == "t5 untied":  # as files of T5 v1.1 are; what transformers builds is tied
+    if name.endswith("t5 untied"):  # as files of T5 v1.1 and mT5 are; what transformers builds is tied
         model.lm_head.weight = torch.nn.Parameter(0.15 * torch.randn(model.lm_head.weight.shape))
     return model
 
@@ -387,7 +389,7 @@ def test_every_refusal_of_a_whole_configuration_says_what_is_missing(tmp_path):
     "model_type, ingredient",
     [
         ("mixtral", "a mixture of experts"),
-        ("mt5", "in another form than T5's"),
+        ("umt5", "in another form than T5's"),
         ("mamba", "state-space"),
         ("deepseek_v3", "latent vector"),
         ("llava", "another medium"),

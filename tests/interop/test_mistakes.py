@@ -351,7 +351,7 @@ def test_an_index_that_lies_is_refused(theirs, tmp_path):
     refused(tmp_path / "s", "weight_map")
 
 
-@pytest.mark.parametrize("name", ["granitemoe", "mt5", "electro", "berta", "gpt_neo2", "qwen3_moe", "mistral3"])
+@pytest.mark.parametrize("name", ["granitemoe", "umt5", "electro", "berta", "gpt_neo2", "qwen3_moe", "mistral3"])
 def test_another_kind_of_model_is_named_without_a_guess(folder, name):
     change_config(folder, model_type=name)
     assert "did you mean" not in refused(folder, f"{name} is not read: ", "docs/families.md")
@@ -402,8 +402,10 @@ def test_an_adapter_is_called_one(folder, tmp_path, files):
     adapter.mkdir()
     for name in files:
         (adapter / name).write_text('{"peft_type": "LORA", "base_model_name_or_path": "org/base"}')
-    to, do = ("org/base", "give that model's folder too") if len(files) > 1 else ("another model", "merge the two")
-    refused(adapter, f"is an adapter (such as LoRA) to {to}, and not a model; {do}")
+    to, do = (
+        ("org/base", "--base DIR --out RUN") if len(files) > 1 else ("another model", "--base DIR; or merge the two")
+    )
+    refused(adapter, f"is an adapter (such as LoRA) to {to}, and not a model; give ", do)
     (adapter / "config.json").write_bytes((folder / "config.json").read_bytes())
     refused(adapter, f"is an adapter (such as LoRA) to {to}")
 
@@ -416,7 +418,7 @@ def test_an_adapter_among_the_weights_is_called_one(folder):
         tensors[f"{base}lora_A.default.weight"] = torch.zeros(2, 24)
 
     change_tensors(folder, unmerged)
-    refused(folder, "lora_A.default.weight", "is part of an adapter (LoRA) that was not merged")
+    refused(folder, "lora_A.default.weight", "is part of an adapter (LoRA) that was not merged", "--base DIR; or merge")
 
 
 PREFIXES = ("_orig_mod.", "module.", "base_model.model.", "module._orig_mod.", "_orig_mod.module.", "student.net.")

@@ -120,6 +120,7 @@ def test_what_follows_a_training_finds_the_memory_of_its_recording(device, asked
     [
         ("L0.W_Q=freeze@3..7",),
         ("L*.v=stop_gradient@4..9",),
+        ("L*.W_[QV]=lora(4,alpha=8)", "W_U=lora(3)"),
         ("L1.W_V=identity", "L0.H1.W_O=freeze"),
         ("W_E=random(0.5,train=true)",),
     ],

@@ -23,10 +23,10 @@ def train(text: Path, out: Path, steps: int, **options):
     return qkv.load(out, weights="last")
 
 
-@pytest.mark.parametrize("preset", ["modern", "llama"])
-def test_it_is_the_update_that_the_training_makes_next(small_text: Path, tmp_path: Path, preset: str) -> None:
+@pytest.mark.parametrize(("preset", "changes"), [("modern", []), ("llama", []), ("llama", ["L*.W_[QV]=lora(2)"])])
+def test_it_is_the_update_that_the_training_makes_next(small_text: Path, tmp_path: Path, preset, changes) -> None:
     """Muon and AdamW with clipping: 6 updates, and a seventh by hand, against a run of 7 updates."""
-    short, longer = (train(small_text, tmp_path / str(n), n, preset=preset) for n in (6, 7))
+    short, longer = (train(small_text, tmp_path / str(n), n, preset=preset, change=changes) for n in (6, 7))
     own = recipe.own_step(short.folder, short.config)
     assert own is not None
     batch = short.task.train_batch(short.corpus(), short.config.model.sizes, short.config.seed, 6, np.arange(24, 28))

@@ -10,7 +10,16 @@ import pytest
 from qkv.errors import ConfigError
 from qkv.randomness import generator
 from qkv.studies.engine.design import FORMAT, Arm, Contrast, Design, Grid, Scale, Slice, Text, Trial, canonical
-from qkv.studies.engine.tuning import choice, fewest_runs, known_keys, next_point, pending, report_key, vertex
+from qkv.studies.engine.tuning import (
+    choice,
+    expected_runs,
+    fewest_runs,
+    known_keys,
+    next_point,
+    pending,
+    report_key,
+    vertex,
+)
 from qkv.studies.vocabulary import cost
 
 SCALE = Scale(d_model=8, n_layers=1, n_heads=1, n_ctx=8, batch_size=2, steps=4, val_tokens=64)
@@ -150,6 +159,21 @@ def test_an_arm_may_differ_from_another_in_whose_rate_it_takes_alone():
     run_all(d)
     rates = {j.trial.lr for j in run_all.order if j.role == "report" and j.replicate == 1}
     assert rates == {0.01} and sum(j.trial.arm.name == "c" for j in run_all.order) == 0, "its run is there already"
+
+
+def test_pooled_rates_are_tuned_in_the_first_replicates_and_serve_all():
+    d = design(grid=Grid(pooled=2), replicates=4)
+    made: dict[str, float] = {}
+    jobs = []
+    while (job := next(pending(d, "", made.get), None)) is not None:
+        at, best = math.log2(job.trial.lr / 0.01), {1: 0.0, 2: 0.6}.get(job.replicate, 9.0)
+        made[job.trial.key] = (at - best) ** 2
+        jobs.append(job)
+    assert {job.replicate for job in jobs if job.role == "tune"} == {1, 2}
+    assert all(abs(job.k - 0.3) < 1e-3 for job in jobs if job.role == "report"), "the vertex of the mean losses"
+    assert len(jobs) == 2 * (2 * 3 + 4) == round(sum(expected_runs(d, arm) - 0.5 for arm in d.arms) * 4)
+    assert known_keys(d, "", made.get) == set(made)
+    assert design().protocol != d.protocol and "pooled" not in design().as_dict()["grid"], "older hashes stay"
 
 
 def test_arms_of_the_primary_contrast_come_first():

@@ -308,3 +308,29 @@ def test_a_text_of_fewer_than_four_words_is_no_sample(text, expected):
     val = SimpleNamespace(ids=np.array([ord(c) for c in text], dtype=np.int64))
     data = SimpleNamespace(val=val, tokenizer=SimpleNamespace(decode=lambda ids: "".join(map(chr, ids))))
     assert TASK.sample_inputs(data) == expected
+
+
+def test_counting_is_asked_for_the_very_tokens_that_a_model_is_and_sees_what_it_sees(corpus_of, model):
+    corpus, sizes = corpus_of(specials=True), model.config.sizes
+    unseen, text = corpus.tokenizer.d_vocab, TASK.hidden_text(corpus, sizes)
+    batches = list(TASK.val_batches(corpus, sizes, 5))
+    assert text.answers.tolist() == torch.cat([batch.targets for batch in batches]).tolist()
+    assert (text.shown[text.places] == unseen).all()
+    rows = text.shown.reshape(-1, sizes.n_ctx + 1)  # one document: each window with what keeps it apart before it
+    assert (rows[:, 0] == unseen).all()
+    shown = torch.cat([batch.inputs for batch in batches]).numpy()
+    real = np.concatenate([np.ones(b.inputs.shape, bool) if b.mask is None else b.mask.numpy() for b in batches]) & (
+        shown != corpus.tokenizer.special["[MASK]"]
+    )
+    assert np.array_equal(rows[:, 1:], np.where(real, shown, unseen))
+    corpus.sha256 = corpus.tokenizer.sha256 = "0" * 64
+    found = TASK.baselines(corpus, sizes, None)
+    assert found.nats["ngram"] == pytest.approx(float(found.by_target.mean())) and found.nats["unigram"] > 0
+    assert len(found.by_target) == len(text.answers) and found.summary == {}
+
+
+def test_counting_does_not_read_from_one_document_to_another(corpus_of, model):
+    corpus, n_ctx = corpus_of(specials=True), model.config.sizes.n_ctx
+    corpus.val = Tokens(ids=corpus.val.ids[: 4 * n_ctx], offsets=np.array([0, 7, 4 * n_ctx]), n_bytes=64)
+    shown = TASK.hidden_text(corpus, model.config.sizes).shown
+    assert len(shown) == 4 * (n_ctx + 1) + 1 and shown[8] == corpus.tokenizer.d_vocab

@@ -7,11 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import qkv
 from qkv.errors import ChangeError, UserError
 from qkv.inspection.attribution import direct
 from qkv.inspection.patching import Asked, patch
 from qkv.models import build
 from qkv.models.matrices import Catalogue
+from qkv.views.live.asking import Desk
 from qkv.views.report.report import read_report
 from qkv.views.sections.forward import backward, forward, layers_that_fit
 from qkv.views.sections.patching import patched, written
@@ -164,3 +166,31 @@ def test_who_writes_the_answer_on_a_page_is_the_instrument_s(viewer, model):
     assert total == pytest.approx(shown.log_odds, abs=1e-5)
     with pytest.raises(UserError, match="there is no token 99"):
         written(viewer, TEXT, 99, None)
+
+
+@pytest.mark.parametrize("pool", ["mean", "first"])
+def test_a_classifier_is_followed_to_its_class(tmp_path, pool):
+    words, draws = "sea wind hill town road rain stone light".split(), np.random.default_rng(0)
+    rows = [f"{'good' if i % 2 else 'bad'} day {' '.join(draws.choice(words, 6))}\t{i % 2}" for i in range(80)]
+    table = tmp_path / "t.tsv"
+    table.write_text("\n".join(["text\tlabel", *rows]))
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "layout.pool": pool}
+    options = dict(task="classify", steps=2, threads=1, precision="fp32", set=sizes, report=False)
+    run = qkv.train(table, out=tmp_path / "run", **options)
+    viewer = Viewer(run.path)
+    found, model = Desk(viewer).answer("forward", {"text": "good day 3"}), viewer.model()
+    with torch.inference_mode():
+        logits, record = model.forward_recorded(viewer.words("good day 3", 48).ids)
+        h = record["norm_f"][0]
+        h = h.mean(0) if pool == "mean" else torch.tanh(h[0] @ model.head.W_pool + model.head.b_pool)
+        chances = (h @ model.head.W_cls + model.head.b_cls).softmax(-1)
+    torch.testing.assert_close(chances, logits[0].softmax(-1))
+    best = int(chances.argmax())
+    assert found.top_tokens[0][0] == viewer.config.model.classes[best]
+    np.testing.assert_allclose(array(found.top), chances.sort(descending=True).values[None], rtol=1e-5)
+    assert found.pooled == {"mean": "the mean over tokens", "first": "the first token"}[pool]
+    assert found.formulas["prediction"].startswith("softmax(" + {"mean": "mean(", "first": "tanh("}[pool])
+    assert found.losses is None and {"backward", "patch", "written"}.isdisjoint(Desk(viewer).can)
+    changed = Desk(viewer).answer("forward", {"text": "good day 3", "changes": ["L0.W_V=zero"]})
+    assert not array(changed.layers[0].v).any()
+    assert any("linear model" in note for note in found.notes) == (run.path / "linear.safetensors").is_file()

@@ -1,6 +1,10 @@
 """What a stranger sees: answers first, no text cut or covered, no panel empty, every scale with its numbers."""
 
+import re
+
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from qkv.views.report.report import write_report
 
@@ -75,25 +79,66 @@ def test_the_first_screen_answers_in_sentences_with_numbers(look, report):
     assert first["y"] + first["height"] <= 900 - SLIDER
 
 
-def test_the_difference_is_taken_at_the_last_step_of_both(look, report, run_folder):
+def test_two_runs_have_no_colored_difference_and_its_number_is_that_of_the_last_step_of_both(look, report, run_folder):
     from qkv.telemetry import NULL_ARM, RUN_ARM, Telemetry
 
-    page = look(report)
-    panel = page.locator("#grid .grid-panel").nth(2)
-    assert panel.locator(".panel-name").inner_text() == "difference at step 64"
-    assert panel.locator("canvas").evaluate(INKED) > 1000
+    page = look(report, fragment="#step=1000&addr=L1.W_in")
+    names = page.locator("#grid .panel-name").all_inner_texts()
+    assert names == ["this run, step 1,000", "random-label control, step 64, its last"]
+    assert page.locator("#grid figure").first.locator(".bar").count() == 1
+    assert "It has no color" in page.locator("#grid figcaption").first.inner_text()
     with Telemetry(run_folder.folder / "telemetry.sqlite") as telemetry:
-        at_64 = [telemetry.grid("drift", arm=arm) for arm in (RUN_ARM, NULL_ARM)]
-        gaps = [
-            abs(float(run.value[i, list(run.step).index(64)] - null.value[i, list(null.step).index(64)]))
-            for run, null in [at_64]
-            for i, address in enumerate(run.addresses)
-            if address.rpartition(".")[2].startswith("W_")
-        ]
+        run, null = (telemetry.grid("drift", arm=arm) for arm in (RUN_ARM, NULL_ARM))
+    at = [float(arm.value[arm.addresses.index("L1.W_in"), list(arm.step).index(64)]) for arm in (run, null)]
+    said = re.search(r"difference (\S+) at step 64", page.locator("#grid .readout.two").inner_text())
+    assert float(said[1].replace("−", "-")) == pytest.approx(at[0] - at[1], rel=5e-3)
+
+
+def test_two_steps_of_a_run_have_a_colored_difference_on_a_scale_of_its_own(look, report, run_folder):
+    page = look(report, fragment="#step=1000&addr=L1.W_in")
+    page.locator("#grid .choice button", has_text="beside another step").click()
+    assert page.locator("#grid .panel-name").last.inner_text() == "difference at step 1,000"
+    assert page.locator("#grid .grid-panel canvas").last.evaluate(INKED) > 1000
     scale = page.locator("#grid .bar").nth(1)
     assert scale.locator(".bar-label").inner_text() == "difference in drift"
     ends = [float(t.replace("−", "-").strip("≤≥ ")) for t in scale.locator(".bar-ticks span").all_inner_texts()]
-    assert ends[0] == -ends[-1] and 0 < ends[-1] <= max(gaps) * 1.05
+    assert ends[0] == -ends[-1] < 0
+
+
+# A canvas's smallest and largest gray (0 to 255) among cells of its own: how much of its scale a thumbnail uses.
+SPAN = """(canvas) => {
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  const gray = [];
+  for (let i = 0; i < data.length; i += 4) gray.push((data[i] + data[i + 1] + data[i + 2]) / 3);
+  return Math.max(...gray) - Math.min(...gray);
+}"""
+
+
+def test_no_thumbnail_of_a_weight_is_blank_and_one_scale_for_all_is_a_switch(look, make, tmp_path):
+    run = make()
+    kept = []
+    for path in run.folder.rglob("model.safetensors"):
+        kept.append({name: w * (40 if name == "W_U" else 1) for name, w in load_file(path).items()})
+        save_file(kept[-1], path)
+    page = look(write_report(run.folder, tmp_path / "r.html"))
+    thumbs = page.locator("#matrices .thumb canvas")
+    page.locator("#matrices .choice button", has_text="size of the weights").click()
+    assert min(canvas.evaluate(SPAN) for canvas in thumbs.all()) > 100
+    tops = dict(text.split("\n1 = ") for text in page.locator("#matrices .thumb-kind").all_inner_texts())
+    assert "a scale for each kind" == page.locator("#matrices .choice button[aria-pressed=true]").last.inner_text()
+    for kind in ("W_U", "W_Q"):
+        sizes = np.concatenate([np.abs(w).ravel() for one in kept for name, w in one.items() if name.endswith(kind)])
+        assert float(tops[kind].split()[0]) == pytest.approx(np.quantile(sizes, 0.99), rel=0.35), kind
+    assert float(tops["W_U"].split()[0]) > 10 * float(tops["W_Q"].split()[0])
+    legend = page.locator("#matrices .bar").first
+    assert "(1: the number under each name)" in legend.inner_text()
+    page.locator("#matrices .choice button", has_text="one scale for all").click()
+    assert page.locator("#matrices .thumb-top").all_inner_texts() == [""] * len(tops)
+    spans = {
+        c.evaluate("(c) => c.parentElement.getAttribute('aria-label').split(',')[0]"): c.evaluate(SPAN)
+        for c in thumbs.all()
+    }
+    assert spans["L0.W_Q"] < 60 < spans["W_U"]
 
 
 def test_words_open_on_words(look, report):

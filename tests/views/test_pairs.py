@@ -37,6 +37,10 @@ def stored(text):
     return np.frombuffer(base64.b64decode(packed.data), "u1").reshape(packed.shape) * packed.scale
 
 
+def numbers(packed):
+    return np.frombuffer(base64.b64decode(packed.data), "<f4").reshape(packed.shape)
+
+
 def test_a_pair_is_read_as_the_model_was_trained_on_it(run):
     viewer = Viewer(run.path)
     pair = read_pair(viewer, f"  {SOURCE} => the dog ", 32)
@@ -71,6 +75,86 @@ def test_all_three_attentions_equal_softmax_of_scaled_products(run, texts):
     assert list(texts) == ["cross", "enc", "dec"]
     assert texts["cross"].keys == texts["enc"].tokens == pair.source_tokens
     assert texts["cross"].tokens == pair.written and texts["dec"].tokens == pair.input_tokens
+
+
+def test_a_pair_is_followed_through_encoder_cross_attention_and_decoder(run):
+    viewer = Viewer(run.path)
+    found, pair, model = read_report(run.path, [SOURCE]).forward, read_pair(viewer, SOURCE, 24), viewer.model()
+    with torch.inference_mode():
+        logits, record = model.forward_recorded(pair.source, pair.inputs)
+    assert found.encoder.tokens == found.keys == pair.source_tokens
+    assert (found.tokens, found.written, found.causal, found.encoder.causal) == (
+        pair.input_tokens,
+        pair.written,
+        True,
+        False,
+    )
+    for text, scope in ((found, "dec."), (found.encoder, "enc.")):
+        assert text.scope == scope and [layer.layer for layer in text.layers] == [0, 1]
+        for layer in text.layers:
+            for name in ("x", "q", "k", "z", "attn_out", "resid_mid", "resid_post"):
+                expected = record[f"{scope}L{layer.layer}.{name}"][0].numpy()
+                np.testing.assert_array_equal(numbers(getattr(layer, name)), expected)
+    for layer in found.layers:
+        for name in ("q", "k", "v", "scores", "pattern", "z", "attn_out"):
+            expected = record[f"dec.L{layer.layer}.cross.{name}"][0].numpy()
+            np.testing.assert_array_equal(numbers(getattr(layer.cross, name)), expected)
+    assert found.encoder.layers[0].cross is None and found.encoder.top is None
+    asked = torch.cat([pair.inputs[0, 1:], torch.tensor([viewer.tokenizer.end_id])])
+    costs = torch.nn.functional.cross_entropy(logits[0].double(), asked, reduction="none").numpy()
+    np.testing.assert_allclose(numbers(found.losses), costs, rtol=1e-6)
+    assert found.loss == pytest.approx(costs.mean())
+
+
+def test_formulas_of_cross_attention_give_their_numbers(run):
+    viewer = Viewer(run.path)
+    found, pair, model = read_report(run.path, [SOURCE]).forward, read_pair(viewer, SOURCE, 24), viewer.model()
+    with torch.inference_mode():
+        _, record = model.forward_recorded(pair.source, pair.inputs)
+        for layer in found.layers:
+            stem, block = f"dec.L{layer.layer}.", model.dec.blocks[layer.layer]
+            here = {name.removeprefix(stem): t for name, t in record.items() if name.startswith(stem)}
+            names = {"attn_out": here["attn_out"], "cross": block.cross, "norm_cross": block.norm_cross}
+            names |= {"embed": record["dec.embed"], "enc": type("Read", (), {"norm_f": record["enc.norm_f"]})}
+            names |= {"L0": type("Before", (), {"resid_post": record["dec.L0.resid_post"]})}
+            for kind in "qkv":
+                formula = re.sub(r" (?=cross\.W_)", " @ ", layer.formulas[f"cross.{kind}"])
+                norm = getattr(block.cross, f"{kind}norm", None)
+                formula = formula.replace(f"cross.{kind}norm", "normed")
+                names["normed"] = lambda joined, norm=norm: norm(joined.unflatten(-1, (2, -1))).flatten(-2)
+                made = eval(formula, dict(names)).unflatten(-1, (2, -1)).transpose(1, 2)
+                torch.testing.assert_close(made, here[f"cross.{kind}"])
+            z = here["cross.z"].transpose(1, 2).flatten(2)
+            torch.testing.assert_close(z @ block.cross.W_O, here["cross.attn_out"])
+            assert layer.formulas["cross.attn_out"].startswith("z cross.W_O")
+            before = record["dec.embed"] if layer.layer == 0 else record["dec.L0.resid_post"]
+            torch.testing.assert_close(before + here["attn_out"] + here["cross.attn_out"], here["resid_mid"])
+            assert layer.formulas["resid_mid"].endswith(" + attn_out + cross.attn_out")
+
+
+@pytest.mark.browser
+def test_the_walk_shows_the_decoder_with_what_it_reads_and_the_encoder(look, run, tmp_path):
+    page = look(write_report(run.path, tmp_path / "r.html", texts=[SOURCE]))
+    pair, walk = read_pair(Viewer(run.path), SOURCE, 24), page.locator("#forward")
+    stages = walk.locator(".stage").evaluate_all("(all) => all.map((e) => e.dataset.stage)")
+    assert [s for s in stages if s and s.startswith("cross.")] == [
+        f"cross.{name}" for name in ("q", "k", "v", "scores", "pattern", "z", "attn_out")
+    ]
+    n, n_source = len(pair.written), len(pair.source_tokens)
+    cells = walk.locator("[data-stage='cross.pattern'] .raster").get_attribute("data-cells")
+    assert cells == f"{n}x{n_source}"
+    cross = walk.locator("[data-stage='cross.k'] .raster")
+    assert cross.get_attribute("data-cells").startswith(f"{n_source}x")
+    cross.focus()
+    page.keyboard.press("ArrowRight")
+    said = walk.locator(".readout").inner_text()
+    assert said.startswith("cross.k of") and 'record["dec.L0.cross.k"][0, 0, 0, 0]' in said
+    assert walk.locator(".predictions li").count() > 0
+    walk.locator("button", has_text="encoder").first.click()
+    assert walk.locator(".words button").count() == n_source
+    assert walk.locator("[data-stage^='cross.']").count() == 0
+    assert "The decoder reads these vectors by cross-attention." in walk.locator(".stage.last").inner_text()
+    assert page.complaints == []
 
 
 def test_notes_of_cross_attention_are_plain_means(texts):

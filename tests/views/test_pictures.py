@@ -88,6 +88,46 @@ def test_the_grid_lies_where_the_middles_of_the_patches_are():
     assert _frame(Patches(height=28, width=28, patch=8, stride=5)) == pytest.approx((low, low, high, high))
 
 
+def test_an_image_is_followed_to_its_class_by_the_models_own_numbers(run):
+    found, viewer = read_report(run.path).forward, Viewer(run.path)
+    pixels = torch.from_numpy(unpacked(found.picture.pixels).astype("u1").transpose(2, 0, 1))[None]
+    with torch.inference_mode():
+        logits, record = viewer.model().forward_recorded(pixels)
+    chances = logits[0].double().softmax(0)
+    assert found.top_tokens == (tuple(viewer.config.model.classes[i] for i in chances.argsort(descending=True)),)
+    np.testing.assert_allclose(unpacked(found.top)[0], chances.sort(descending=True).values, rtol=1e-6)
+    assert found.tokens == read_report(run.path).attention[0].tokens and found.loss is None and not found.causal
+    assert [layer.layer for layer in found.layers] == [0, 1]
+    for layer in found.layers:
+        for name in ("x", "q", "pattern", "z", "resid_post"):
+            np.testing.assert_array_equal(unpacked(getattr(layer, name)), record[f"L{layer.layer}.{name}"][0].numpy())
+    head, h = viewer.model().head, record["norm_f"][0]
+    pooled, whose = (h[0], "the class token") if found.picture.before else (h.mean(0), "the mean over patches")
+    torch.testing.assert_close((pooled @ head.W_cls + head.b_cls).double().softmax(0), chances)
+    assert found.pooled == whose and ("mean(" in found.formulas["prediction"]) == whose.startswith("the mean")
+
+
+@pytest.mark.browser
+def test_attention_is_drawn_over_the_picture_and_the_picture_goes_through_the_model(look, run, texts, tmp_path):
+    page = look(write_report(run.path, tmp_path / "r.html"), fragment="#addr=L1.H1.pattern")
+    expected = pooled_rows(run, texts)
+    read = """(c) => [c.width, c.height, ...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]"""
+    for picture in page.locator("#attention .photograph").all():  # thumbnails, the one that asks, the large one
+        photo, layer = picture.locator("canvas").all()
+        assert photo.evaluate(read)[:2] == [6, 9]
+        boxes = [one.bounding_box() for one in (picture, layer)]
+        assert all(abs(boxes[0][side] - boxes[1][side]) < 1 for side in ("x", "y", "width", "height"))
+    large = page.locator("#attention .detail .photograph").last.locator("canvas").last.evaluate(read)
+    alpha = np.array(large[2:]).reshape(6, 4)[:, 3] / 255
+    shares = expected[1, 1]
+    np.testing.assert_allclose(alpha, 0.85 * np.sqrt(shares / shares.max()), atol=0.02)
+    walk = page.locator("#forward")
+    assert walk.locator(".shown-image canvas").evaluate(read)[:2] == [6, 9]
+    assert walk.locator("h3").inner_text() == f"the class, from {read_report(run.path).forward.pooled}"
+    assert walk.locator(".predictions li").count() == 3 and walk.locator(".stage").count() >= 10
+    assert page.complaints == []
+
+
 @pytest.mark.browser
 def test_a_patch_asks_and_its_numbers_are_the_models(look, run, texts, tmp_path):
     page = look(write_report(run.path, tmp_path / "r.html"), fragment="#addr=L1.H1.pattern")
@@ -105,7 +145,7 @@ def test_a_patch_asks_and_its_numbers_are_the_models(look, run, texts, tmp_path)
     said = section.locator(".detail .readout").inner_text()
     assert said.startswith(f"{whose} gives ") and said.endswith("to patch 1,1")
     assert float(said.split()[-7]) == pytest.approx(expected[3], abs=0.006)
-    section.locator(".over").focus()
+    section.locator(".detail .raster[aria-label^='the image; a patch']").focus()
     page.keyboard.press("ArrowRight")
     assert section.locator(".detail .readout").inner_text().startswith("patch 0,0 reads patch ")
     section.locator("button", has_text="who reads it").click()

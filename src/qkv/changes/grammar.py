@@ -70,12 +70,12 @@ def parse_change(text: str) -> Change:
     args, train = _arguments(op, inner)
     start, stop = (0, None) if window is None else _window(window, text)
     change = Change(selector, op, args, start, stop, train)
+    if op in ("share", "lora") and change.window:
+        raise ChangeError(f"{_short(text)}: {op} holds from the first step to the last; expected no window")
     if stop is not None and not (change.holds or OPS[op].on_activations):
         raise ChangeError(
             f"{_short(text)}: {op} acts once, so ..{stop} has no effect; expected @{start}.. or no window"
         )
-    if op == "share" and start:
-        raise ChangeError(f"{_short(text)}: share holds from the first step to the last; expected no window")
     return change
 
 

@@ -168,6 +168,21 @@ def _whole_number(text: str) -> int:
     return int(text)
 
 
+def lora_numbers(text: str) -> tuple[int, float]:
+    """Rank and alpha of `r` or `r,alpha=A`; alpha is the rank where none is given. Raises ValueError."""
+    rank, comma, rest = text.partition(",")
+    name, _, alpha = rest.partition("=")
+    if comma and name.strip() != "alpha":
+        raise ValueError("a rank and, if you like, alpha, as in lora(8,alpha=16)")
+    found = _whole_number(rank.strip())
+    return found, _std(alpha) if comma else float(found)
+
+
+def _lora(text: str) -> str:
+    rank, alpha = lora_numbers(text)
+    return f"{rank}" if alpha == rank else f"{rank},alpha={alpha!r}"
+
+
 def _address(text: str) -> str:
     try:
         address = parse_address(text)
@@ -199,6 +214,7 @@ OPS: Mapping[str, Op] = {
     ),
     "rank": Op("cut to rank {}", piece=_rank, argument=Argument("r", _whole_number)),
     "mean": Op("set to the mean of its heads or rows", _mean),
+    "lora": Op("frozen, plus a trained product of two factors, lora({})", argument=Argument("r,alpha=A", _lora)),
     "stop_gradient": Op("passed by no gradient", on_activations=True),
 }
 """Name -> op. A new op is one function and one row here."""

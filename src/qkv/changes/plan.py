@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from qkv.changes.grammar import Change, parse_changes
 from qkv.changes.holding import Freezer, covered
-from qkv.changes.ops import OPS, Target
+from qkv.changes.low_rank import LowRank
+from qkv.changes.ops import OPS, Target, lora_numbers
 from qkv.changes.stored import Loader, Stored
 from qkv.errors import AddressError, ChangeError, unknown
 from qkv.models.activations import Stops, joined, parse_activation, select_activations, spelled
@@ -56,7 +57,7 @@ def plan_changes(
     for item in changes:
         for change in parse_changes(str(item)):
             op = OPS[change.op]
-            if looking and (change.window or op.freezes == "always" or op.on_activations):
+            if looking and (change.window or op.freezes == "always" or op.on_activations or change.op == "lora"):
                 raise ChangeError(f"{change} has no effect: nothing is trained here; expected a change of values")
             if n_steps is not None and change.start >= n_steps:
                 raise ChangeError(f"{change} has no effect: it begins at step {change.start} of a run of {n_steps}")
@@ -85,6 +86,8 @@ class Plan:
         self._ties: dict[str, nn.Parameter] = {}
         self._writes: list[_Write] = []
         self._stops: list[tuple[Change, BlockStack, dict[str, frozenset[int] | None]]] = []
+        self.lora: dict[str, Change] = {}
+        """Address -> the change by which a product of low rank is trained in the matrix's stead."""
 
     @property
     def acts(self) -> bool:
@@ -144,6 +147,13 @@ class Plan:
         held = {id(self._entries[address].parameter) for address in self._freezer.whole(step)}
         return {entry.address for entry in self.catalogue if id(entry.parameter) in held}
 
+    def low_rank(self) -> dict[str, LowRank]:
+        """Factors for each matrix of `lora`, made of its present values."""
+        return {
+            address: LowRank(address, self._entries[address].parameter, *lora_numbers(str(change.args[0])), self._seed)
+            for address, change in self.lora.items()
+        }
+
     def held_part(self) -> str:
         """The address of a matrix of which a head or row is frozen while the rest trains, at some step; or ""."""
         return self._freezer.held_part()
@@ -197,8 +207,11 @@ class Plan:
             named = [Part(part.address, self._entries[self._root(part)], part.piece) for part in parts]
             parts = [part for part in self.catalogue.others(named) if self._root(part) == part.entry.address]
         self._check_cuts(change, parts)
+        self._check_alone(change, parts)
         effect = change.start < self._resumed_at
-        if change.op == "share":
+        if change.op == "lora":
+            effect = self._factor(change, parts)
+        elif change.op == "share":
             effect = self._share(change, parts)
         elif OPS[change.op].writes and not effect:
             effect = self._write(change, parts)
@@ -309,6 +322,32 @@ class Plan:
             self._storage[part.entry.address] = storage
             self._ties[part.entry.address] = self._entries[storage].parameter
         return bool(others)
+
+    def _check_alone(self, change: Change, parts: list[Part]) -> None:
+        """A matrix of low rank has no other change."""
+        touched = {self._root(part) for part in parts} | ({str(change.args[0])} if change.op == "share" else set())
+        for made, others in self._made:
+            both = sorted(touched & {self._root(part) for part in others}) if "lora" in (made.op, change.op) else []
+            if both:
+                raise ChangeError(
+                    f"{change}: {both[0]} has another change, {made}; lora must be the only change of its matrix"
+                )
+
+    def _factor(self, change: Change, parts: list[Part]) -> bool:
+        """Raises ChangeError for what is no whole matrix of its own, or is narrower than the rank."""
+        rank, _ = lora_numbers(str(change.args[0]))
+        for part in parts:
+            entry, shape = part.entry, part.entry.parameter.shape
+            names = [name for name, storage in self._storage.items() if storage == self._root(part)]
+            why = f"{part.address} is a part of {entry.address}" if part.piece is not None else ""
+            why = why or (f"{' and '.join(names)} are one matrix" if len(names) > 1 else "")
+            why = why or (f"{part.address} is a vector of {shape[0]} numbers" if len(shape) != 2 else "")
+            if why:
+                raise ChangeError(f"{change}: {why}; expected whole matrices of their own, such as L*.W_[QV]")
+            if rank > min(shape):
+                raise ChangeError(f"{change}: {part.address} is {shape[0]} x {shape[1]}; expected r up to {min(shape)}")
+            self.lora[entry.address] = change
+        return True
 
     def _check_untouched(self, change: Change, part: Part) -> None:
         """What came before to a matrix that gives up its storage would be lost."""

@@ -167,7 +167,8 @@ class Recorder(RunLog):
         with self._watching("matrices"):
             with self._natively():
                 reading = looks.passes.after_update() if updated else looks.passes.at_rest()
-            looks.matrices(step, LIGHT if updated else AT_REST, reading, _unclip(reading.grad_norm, total, self._clip))
+            unclip = total / self._clip if 0 < self._clip < total else 1.0  # gradients are seen after clipping
+            looks.matrices(step, LIGHT if updated else AT_REST, reading, unclip)
         if watching.is_due("circuits", step):
             with self._watching("circuits"):
                 looks.circuits(step, updated=updated)
@@ -228,12 +229,6 @@ def _moments(context: RunContext) -> Moments:
     state = context.optimizer.state()
     second = {name.removesuffix(".exp_avg_sq"): t for name, t in state.items() if name.endswith(".exp_avg_sq")}
     return Moments(second, {a: state[f"{a}.updates"] for a in second}, context.config.optimizer.beta2)
-
-
-def _unclip(grad_norms: np.ndarray, total: float, clip: float) -> float:
-    """Gradients are seen after clipping; the factor that undoes it."""
-    seen = float(np.sqrt(np.nansum(grad_norms**2)))
-    return total / seen if clip > 0 and total > clip and seen > 0 else 1.0
 
 
 def _start_weights(context: RunContext) -> dict[str, Tensor] | None:

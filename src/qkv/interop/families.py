@@ -381,11 +381,46 @@ T5 = Family(
 )
 
 
+_MT5_PIECES = (
+    Setting("vocab_size", "sizes.d_vocab", 250112),
+    Setting("d_ff", "sizes.d_mlp", 1024),
+    Setting("num_layers", "sizes.n_layers", 8, again=("num_decoder_layers",)),
+    Setting("num_heads", "sizes.n_heads", 6),
+    Setting("feed_forward_proj", "layout.mlp", "gated-gelu", _T5_MLPS),
+    Joint(("tie_word_embeddings",), lambda reading: None, lambda config, out: None),  # files say true and false alike
+)
+_MT5_KEYS = {key for piece in _MT5_PIECES for key in piece.keys}
+MT5 = replace(
+    T5,
+    name="mt5",
+    title="mT5",
+    architecture="MT5ForConditionalGeneration",
+    pieces=(*_MT5_PIECES, *(piece for piece in T5.pieces if not _MT5_KEYS & set(piece.keys))),
+    layout={**T5.layout, "tied": False, "shared_embedding": True},
+    spare={"W_U": "enc.W_E"},
+)
+
+
 FAMILIES: Registry[Family] = Registry(
     "families",
     {
         family.name: family
-        for family in (GPT2, LLAMA, QWEN3, QWEN2, MISTRAL, NEOX, *ENCODERS, VIT, MARIAN, BART, MBART, T5, *DECODERS)
+        for family in (
+            GPT2,
+            LLAMA,
+            QWEN3,
+            QWEN2,
+            MISTRAL,
+            NEOX,
+            *ENCODERS,
+            VIT,
+            MARIAN,
+            BART,
+            MBART,
+            T5,
+            MT5,
+            *DECODERS,
+        )
     },
     instance_of(Family),
 )

@@ -46,6 +46,9 @@ class Family:
     absent: tuple[str, ...] = ()
     """Addresses that its files have not and that are 0 here; the head of a model that has none."""
 
+    spare: Mapping[str, str] = field(default_factory=dict)
+    """Address that its files may leave out -> the table that it then is transposed."""
+
     @property
     def model_type(self) -> str:
         """`model_type` of its config.json."""

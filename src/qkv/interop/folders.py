@@ -20,7 +20,9 @@ from qkv.signatures import refuse_pointer, signature_of_file
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 """Files of an adapter (LoRA and others), by which it is known."""
 MERGE = "merge the two (peft: model.merge_and_unload().save_pretrained('FOLDER')) and give that folder"
-"""What to do with an adapter."""
+"""What to do with an adapter that qkv cannot merge."""
+ALONE = f"give the adapter alone ({ADAPTER[0]}, {ADAPTER[1]}) and its model's folder with --base DIR; or {MERGE}"
+"""What to do with one that qkv could merge."""
 UNQUANTIZED = "give the model as it was before: qkv reads weights that are stored as real numbers"
 """What to do with quantized weights."""
 
@@ -186,7 +188,7 @@ def no_base(folder: Path) -> str:
     name, readable = ADAPTER[0], all((folder / name).is_file() for name in ADAPTER[:2])
     base = read_json(folder, name).get("base_model_name_or_path") if (folder / name).is_file() else None
     to = f" to {base}" if isinstance(base, str) and base else " to another model"
-    do = f"give that model's folder too: qkv import {typed(folder)} --base FOLDER --out RUN" if readable else MERGE
+    do = f"give that model's folder too: qkv import {typed(folder)} --base DIR --out RUN" if readable else ALONE
     return f"{folder} is an adapter (such as LoRA){to}, and not a model; {do}"
 
 

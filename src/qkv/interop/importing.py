@@ -18,7 +18,7 @@ from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.chat import read_chat
 from qkv.interop.families import families_of, why_not_read
 from qkv.interop.family import Family
-from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json
+from qkv.interop.folders import ALONE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json
 from qkv.interop.formats.adapters import Adapter, read_adapter
 from qkv.interop.hub import fetch
 from qkv.interop.name_map import BESIDE, SAME, Row
@@ -227,6 +227,10 @@ def _read_state(
                 )
             given_by.setdefault(address, item.row.stored)
             state.setdefault(address, part.contiguous())
+    for address, table in family.spare.items():
+        if address not in state and table in state:
+            state[address] = state[table].t().contiguous()
+            notes.append(f"{address} is not in the files: it starts as {table} transposed, and is trained by itself")
     missing = [item for item in rows if not item.row.alias and not set(item.addresses) <= set(state)]
     if missing:
         names = ", ".join(item.row.stored for item in missing[:3])
@@ -331,7 +335,7 @@ def _no_tensor(family: Family, known: set[str], weights: Weights, name: str) -> 
     told = weights.told(name)
     added = next((other for other in weights.tensors if ".lora_" in other), None)
     if added is not None:
-        return f"{weights.told(added)} is part of an adapter (LoRA) that was not merged; {MERGE}"
+        return f"{weights.told(added)} is part of an adapter (LoRA) that was not merged; {ALONE}"
     if any(part.startswith(_QUANTIZED) for part in name.split(".")[-2:]):
         return f"{told} is part of a quantized weight; {UNQUANTIZED}"
     near = nearest(name, known, 1, alike=0.8)

@@ -101,7 +101,13 @@ def assemble(
         model=model,
         catalogue=catalogue,
         plan=plan,
-        optimizer=make_optimizer(catalogue, config.training.optimizer, precision=config.machine.precision, zeros=zeros),
+        optimizer=make_optimizer(
+            catalogue,
+            config.training.optimizer,
+            precision=config.machine.precision,
+            low_rank=plan.low_rank(),
+            zeros=zeros,
+        ),
         start={address: values.clone() for address, values in catalogue.state().items()} if keeps_start else {},
         new=new,
         parted=tuple(

@@ -13,6 +13,7 @@ from qkv import __version__, native
 from qkv.extensions import hashes
 from qkv.folder.run_folder import RunFolder
 from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.models.layout import Sizes
 from qkv.models.zoo import model_class
 from qkv.recipe.config import RunConfig
 from qkv.tasks import Data, Evaluation, Task, Yardsticks, find_task
@@ -39,15 +40,16 @@ def code_of(config: RunConfig) -> dict[str, str]:
 class BackgroundBaselines:
     """Makes the task's baselines while the model trains; `result` waits for them."""
 
-    def __init__(self, task: Task, data: Data, cache: Path | None) -> None:
+    def __init__(self, task: Task, data: Data, sizes: Sizes, cache: Path | None) -> None:
         self._found: Yardsticks | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._make, args=(task, data, cache), name="baselines", daemon=True)
+        given = (task, data, sizes, cache)
+        self._thread = threading.Thread(target=self._make, args=given, name="baselines", daemon=True)
         self._thread.start()
 
-    def _make(self, task: Task, data: Data, cache: Path | None) -> None:
+    def _make(self, task: Task, data: Data, sizes: Sizes, cache: Path | None) -> None:
         try:
-            self._found = task.baselines(data, cache)
+            self._found = task.baselines(data, sizes, cache)
         except BaseException as error:  # noqa: BLE001 - given to the thread that asks
             self._error = error
 

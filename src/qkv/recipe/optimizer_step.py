@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from qkv.changes import OPS, Change, parse_changes
+from qkv.changes import OPS, Change, parse_changes, plan_changes
 from qkv.folder.run_folder import RunFolder
 from qkv.models.matrices import Catalogue, Part
 from qkv.recipe.config import RunConfig
 from qkv.training.checkpoint import latest_valid
-from qkv.training.optimizers import clip_gradients, make_optimizer
+from qkv.training.optimizers import make_optimizer
 
 
 def own_step(folder: RunFolder, config: RunConfig) -> Callable[[Catalogue], None] | None:
@@ -33,10 +33,16 @@ def own_step(folder: RunFolder, config: RunConfig) -> Callable[[Catalogue], None
                 part.of(part.entry.parameter.grad).zero_()
         pieces = [part for part in held if part.piece is not None]
         kept = [part.of(part.entry.parameter.detach()).clone() for part in pieces]
-        optimizer = make_optimizer(catalogue, config.training.optimizer, precision=config.machine.precision)
+        factored = [change for change in _all(config.changes) if change.op == "lora"]
+        optimizer = make_optimizer(
+            catalogue,
+            config.training.optimizer,
+            precision=config.machine.precision,
+            low_rank=plan_changes(factored, catalogue, config.seed).low_rank(),
+        )
         optimizer.load_state(state)
         with config.machine.natively():
-            clip_gradients(optimizer.parameters, config.training.optimizer.clip)
+            optimizer.clip_and_measure(config.training.optimizer.clip)
             optimizer.step(1.0)
         for part, values in zip(pieces, kept, strict=True):
             part.of(part.entry.parameter.detach()).copy_(values)

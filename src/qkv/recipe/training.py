@@ -301,7 +301,7 @@ def _assembled(config: RunConfig, corpus: Data, ranks: Ranks, resumed_at: int = 
     if not resumed_at:
         check_reached(parts)
     if shares:
-        check_shard(config.machine, parts.plan.held_part())
+        check_shard(config.machine, parts.plan.held_part(), next(iter(parts.plan.lora), ""))
     return parts
 
 
@@ -396,7 +396,8 @@ class _Session:
             return
         is_brief = 0 < 60 * config.training.minutes < BRIEF_SECONDS
         # Of little time they come after the training: taking a core by turns they would make its pace a guess.
-        background = None if is_brief else BackgroundBaselines(parts.task, parts.corpus, self.cache)
+        counted = (parts.task, parts.corpus, config.model.sizes, self.cache)
+        background = None if is_brief else BackgroundBaselines(*counted)
         with Store(folder.telemetry) as store:
             observers = self._observers(store)
             elsewhere = note_machine(store, config, self.resume_from.state.step if self.resume_from else 0)
@@ -408,7 +409,7 @@ class _Session:
                     f"No validation after an update was better than that of the weights it started from"
                     f" ({outcome.best_loss:.4f} nats): the best weights are those of {config.from_run}."
                 )
-            background = background or BackgroundBaselines(parts.task, parts.corpus, self.cache)
+            background = background or BackgroundBaselines(*counted)
             with _afterwards(folder):
                 compares = self._has_null and outcome.stopped_because != "diverged"
                 null = train_null(parts, outcome, folder, store, self.ranks) if compares else {}

@@ -65,7 +65,7 @@ class Causal(TextTask):
         "xz": "compressor xz, given the training text",
     }
 
-    def baselines(self, data: "Corpus", cache: Path | None) -> Yardsticks:
+    def baselines(self, data: "Corpus", sizes: "Sizes", cache: Path | None) -> Yardsticks:
         """Counting and compressing, by `qkv.data.baseline.text`; the summary is in bits per byte."""
         found = baselines(data, cache)
         names = ("unigram", "bigram", "ngram", "ngram_order", "xz")

@@ -138,7 +138,7 @@ class Classify(Task[Examples, TextClassifier]):
         share = np.bincount(data.train.classes) / len(data.train)
         return float(-(share[share > 0] * np.log(share[share > 0])).sum())
 
-    def baselines(self, data: Examples, cache: Path | None) -> Yardsticks:
+    def baselines(self, data: Examples, sizes: "Sizes", cache: Path | None) -> Yardsticks:
         """The commonest class, and TF-IDF with logistic regression where scikit-learn is installed."""
         from qkv.data.baseline.classes import labelled_baselines
 

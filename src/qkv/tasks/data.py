@@ -128,8 +128,11 @@ class TaskData(Protocol[DataT]):
         """A quick loss that needs no model; its ratio to a target loss says how hard that target is."""
         ...
 
-    def baselines(self, data: DataT, cache: Path | None) -> Yardsticks | None:
-        """What needs no Transformer reaches; made in a thread beside the training. None where there is none."""
+    def baselines(self, data: DataT, sizes: "Sizes", cache: Path | None) -> Yardsticks | None:
+        """What needs no Transformer reaches on validation targets of a model of such sizes; None where there is none.
+
+        Made in a thread beside the training.
+        """
         return None
 
     def baselines_seconds(self, data: DataT, cache: Path | None) -> float:

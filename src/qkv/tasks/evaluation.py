@@ -160,12 +160,13 @@ def less_baseline(
     of its 95 % interval over these windows, and how many they are, `windows`. None where they are fewer than two.
     """
     device, at, sums = next(model.parameters()).device, 0, []
-    n_ctx = model.config.sizes.n_ctx
-    stride = -(-len(by_target) // (n_ctx * PAIRED))
+    stride = 1
     for i, batch in enumerate(task.val_batches(corpus, model.config.sizes, _TOGETHER)):
         first, at = at, at + batch.n_targets
         if at > len(by_target):
             break
+        if i == 0:
+            stride = -(-len(by_target) * len(batch.inputs) // (max(1, batch.n_targets) * PAIRED))
         if i % stride == 0:
             scores = task.score(model, batch.to(device))
             rows = scores.rows.cpu().numpy()

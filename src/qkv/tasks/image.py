@@ -100,7 +100,7 @@ class Image(Task[Images, ImageClassifier]):
         shares = np.bincount(data.train.labels) / len(data.train)
         return float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum())
 
-    def baselines(self, data: Images, cache: Path | None) -> Yardsticks:
+    def baselines(self, data: Images, sizes: "Sizes", cache: Path | None) -> Yardsticks:
         """The most frequent class, and a linear model of the pixels."""
         found = image_baselines(data)
         accuracy = {"majority": found.majority, "linear": found.linear}

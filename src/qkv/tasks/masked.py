@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
+from qkv.data.baseline.both_sides import Hidden, expected_seconds, hidden_baselines, most_scored
 from qkv.data.config import DataConfig
 from qkv.data.packing import train_starts, window_documents
 from qkv.errors import ConfigError, SourceError
@@ -29,7 +30,7 @@ from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
 from qkv.tasks.batch import Batch
 from qkv.tasks.filling import fill, open_marks
-from qkv.tasks.task import PredictOptions, Progress, Ranked, ranked
+from qkv.tasks.task import PredictOptions, Progress, Ranked, Yardsticks, ranked
 from qkv.tasks.text import TextTask
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import Tokens
@@ -69,6 +70,10 @@ class Masked(TextTask):
     too_long: ClassVar[str] = "each [MASK] is read with the tokens around it alone"
     marks: ClassVar[bool] = True
     given: ClassVar[str] = "the text with gaps"
+    yardsticks: ClassVar[Mapping[str, str]] = {
+        "unigram": "unigram (how often each token occurs)",
+        "ngram": "best n-gram, read from both sides (Kneser-Ney, order {order})",
+    }
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
@@ -88,6 +93,44 @@ class Masked(TextTask):
                     " --tokenizer bpe, which knows any"
                 )
         return corpus
+
+    def baselines(self, data: "Corpus", sizes: "Sizes", cache: Path | None) -> Yardsticks:
+        """Counting on both sides of the very tokens that are hidden in validation, by
+        `qkv.data.baseline.both_sides`."""
+        facts, by_target = hidden_baselines(data, self.hidden_text(data, sizes), cache)
+        nats = {name: facts[name] for name in ("unigram", "ngram", "ngram_order")}
+        return Yardsticks(summary={}, nats=nats, facts=facts, by_target=by_target, note=facts["note"])
+
+    def baselines_seconds(self, data: "Corpus", cache: Path | None) -> float:
+        """By `qkv.data.baseline.both_sides.expected_seconds`."""
+        return expected_seconds(data)
+
+    def hidden_text(self, data: "Corpus", sizes: "Sizes") -> Hidden:
+        """The validation text as a model of these sizes sees it, up to as many hidden tokens as counting scores.
+
+        What a position cannot see (the next window, another document) is kept apart from it.
+        """
+        unseen, most = data.tokenizer.d_vocab, most_scored(data.tokenizer.d_vocab)
+        parts, n, n_hidden = [], 0, 0
+        for batch in self.val_batches(data, sizes, 64):
+            assert batch.positions is not None, "a masked task asks for its hidden positions alone"
+            shown, hidden = batch.inputs.numpy().copy(), batch.positions.numpy()
+            shown.reshape(-1)[hidden] = unseen
+            if batch.mask is not None:
+                shown[~batch.mask.numpy()] = unseen
+            breaks = np.zeros(shown.shape, dtype=bool)
+            breaks[:, 0] = True
+            if batch.documents is not None:
+                breaks[:, 1:] = np.diff(batch.documents.numpy(), axis=1) != 0
+            places = np.arange(shown.size) + np.cumsum(breaks)
+            apart = np.full(shown.size + breaks.sum(), unseen, dtype=np.int64)
+            apart[places] = shown.reshape(-1)
+            parts.append((apart, places[hidden] + n, batch.targets.numpy()))
+            n, n_hidden = n + len(apart), n_hidden + len(hidden)
+            if n_hidden >= most:
+                break
+        whole, places, answers = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Hidden(whole, places[:most], answers[:most])
 
     def train_batch(
         self,

@@ -97,7 +97,7 @@ class Translate(Task[PairCorpus, EncoderDecoderLM]):
         counts = np.bincount(data.train.target.ids.astype(np.int64), minlength=size) + 1
         return float(-np.log(counts / counts.sum())[data.val.target.ids.astype(np.int64)].mean())
 
-    def baselines(self, data: PairCorpus, cache: Path | None) -> Yardsticks:
+    def baselines(self, data: PairCorpus, sizes: "Sizes", cache: Path | None) -> Yardsticks:
         """BLEU of the copied source and of word-for-word translation, on the validation pairs."""
         sources, references = data.lines("val")
         dictionary = Dictionary(*data.lines("train"))

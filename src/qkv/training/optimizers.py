@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.changes.low_rank import LowRank
 from qkv.errors import ConfigError, RunFolderError
 from qkv.extensions import Registry, load
 from qkv.kernels import elementwise
@@ -314,11 +315,17 @@ class Optimizer:
     """Named groups of parameters, each with its rule. Raises AssertionError unless they partition the catalogue."""
 
     def __init__(
-        self, catalogue: "Catalogue", rules: Mapping[str, Rule], held: Mapping[str, Tensor] | None = None
+        self,
+        catalogue: "Catalogue",
+        rules: Mapping[str, Rule],
+        held: Mapping[str, Tensor] | None = None,
+        low_rank: Mapping[str, LowRank] | None = None,
     ) -> None:
-        self._catalogue, self._rules = catalogue, dict(rules)
+        self._catalogue, self._rules, self._low_rank = catalogue, dict(rules), dict(low_rank or {})
         named = [address for rule in rules.values() for address in rule.addresses]
-        assert sorted(named) == sorted(catalogue.addresses), "groups must name each parameter exactly once"
+        factors = [name for matrix in self._low_rank.values() for name in matrix.factors]
+        moved = [*factors, *(address for address in catalogue.addresses if address not in self._low_rank)]
+        assert sorted(named) == sorted(moved), "groups must name each parameter exactly once"
         own = held or {address: catalogue.entry(address).parameter for address in catalogue.addresses}
         self.parameters: list[Tensor] = [own[address] for address in catalogue.addresses]
 
@@ -334,13 +341,32 @@ class Optimizer:
     def decayed(self, lr_scales: Sequence[float]) -> dict[str, float]:
         """Address -> what weight decay alone would leave of each weight after updates at these rates, as a share."""
         left = {name: math.prod(1 - rule.decay * scale for scale in lr_scales) for name, rule in self._rules.items()}
-        return {address: left[name] for name, addresses in self.groups().items() for address in addresses}
+        found = {address: left[name] for name, addresses in self.groups().items() for address in addresses}
+        return {address: found.get(address, 1.0) for address in self._catalogue.addresses}
+
+    def clip_and_measure(self, clip: float, norms: Tensor | None = None) -> tuple[float, np.ndarray]:
+        """`clip_and_measure` of all parameters, where of a matrix of low rank the gradient of its factors counts.
+
+        Its own gradient, which is there to be looked at, is scaled with them.
+        """
+        if not self._low_rank:
+            return clip_and_measure(self.parameters, clip, norms)
+        for matrix in self._low_rank.values():
+            matrix.take_gradient()
+        pairs = list(zip(self._catalogue.addresses, self.parameters, strict=True))
+        norm, each = clip_and_measure([self._low_rank[a].both if a in self._low_rank else p for a, p in pairs], clip)
+        whole = [p.grad for a, p in pairs if a in self._low_rank and p.grad is not None]
+        if whole and clip and clip < norm < float("inf"):
+            torch._foreach_mul_(whole, clip / norm)  # type: ignore[attr-defined]
+        return norm, each
 
     @torch.no_grad()
     def step(self, lr_scale: float | Tensor) -> None:
         """One update of every parameter that has a gradient, at `lr_scale` times each group's peak rate."""
         for rule in self._rules.values():
             rule.step(lr_scale)
+        for matrix in self._low_rank.values():
+            matrix.merge()
 
     def zero_grad(self) -> None:
         """Set every gradient to None (not to zero)."""
@@ -349,7 +375,8 @@ class Optimizer:
 
     def state(self) -> dict[str, Tensor]:
         """All that must be kept, by address and name ("L0.W_Q.momentum", "W_E.exp_avg"), sharing memory."""
-        return {name: tensor for rule in self._rules.values() for name, tensor in rule.state().items()}
+        keepers = [*self._rules.values(), *self._low_rank.values()]
+        return {name: tensor for keeper in keepers for name, tensor in keeper.state().items()}
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -374,6 +401,7 @@ def make_optimizer(
     *,
     precision: str = "fp32",
     held: Mapping[str, Tensor] | None = None,
+    low_rank: Mapping[str, LowRank] | None = None,
     muon: Callable[..., Rule] = Muon,
     zeros: Zeros = torch.zeros_like,
 ) -> Optimizer:
@@ -383,9 +411,12 @@ def make_optimizer(
     `precision` is bf16), and the rest goes by AdamW. Biases, gains and scalars form a group without decay, and matrices
     that enter the stack one of their own where `config.embed_factor` is not 1. `held` gives
     what is updated in the place of each parameter, by address: the rows of it that a process holds, with their `grad`.
-    `muon` makes the rule of the hidden matrices, `zeros` the room for what is kept.
+    `muon` makes the rule of the hidden matrices, `zeros` the room for what is kept. Of a matrix in `low_rank` the two
+    factors are updated in its place, with decay, by AdamW also under Muon: orthogonal updates of A and of B are no
+    orthogonal update of their product.
     """
-    entries = [catalogue.entry(address) for address in catalogue.addresses]
+    low_rank = low_rank or {}
+    entries = [catalogue.entry(address) for address in catalogue.addresses if address not in low_rank]
     own = {e.address: e.parameter for e in entries} if held is None else held
     rules: dict[str, Rule] = {}
     if config.kind == "muon":
@@ -404,6 +435,7 @@ def make_optimizer(
     entering = [e.address for e in entries if e.site == "embed" and e.parameter.ndim == 2]
     tables = {address: own[address] for address in entering if config.embed_factor != 1}
     matrices = {e.address: own[e.address] for e in entries if e.parameter.ndim == 2 and e.address not in tables}
+    matrices |= {name: factor for matrix in low_rank.values() for name, factor in matrix.factors.items()}
     others = {e.address: own[e.address] for e in entries if e.parameter.ndim != 2}
     if matrices:
         rules[name] = rule(matrices, config, weight_decay=config.weight_decay, zeros=zeros)
@@ -412,7 +444,7 @@ def make_optimizer(
         rules[f"{name}_embed"] = rule(tables, theirs, weight_decay=config.weight_decay, zeros=zeros)
     if others:
         rules[f"{name}_no_decay"] = rule(others, config, weight_decay=0.0, zeros=zeros)
-    return Optimizer(catalogue, rules, held)
+    return Optimizer(catalogue, rules, held, low_rank)
 
 
 def clip_gradients(parameters: Sequence[Tensor], clip: float) -> float:

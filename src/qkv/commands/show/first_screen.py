@@ -66,7 +66,7 @@ def print_screen(path: str, folder: RunFolder, answers: Sequence[tuple[str, str]
 
 
 def _about(folder: RunFolder) -> str:
-    """Which run it is: its task, preset, size and length, as far as these are known."""
+    """Which run it is: its task, preset, size, length and changes, as far as these are known."""
     settings, summary = {}, {}
     with contextlib.suppress(QkvError, OSError):
         check_file(folder.config)
@@ -78,4 +78,5 @@ def _about(folder: RunFolder) -> str:
         parts.append(f"imported history up to step {summary.get('steps', 0):,}")
     elif summary.get("steps"):
         parts.append(f"{many(summary['steps'], 'step')} in {clock(summary['train_seconds'])}")
-    return f"{folder.path.resolve().name}: {', '.join(parts) or 'a run'}"
+    changes = f"; changed in training: {', '.join(settings['changes'])}" if settings.get("changes") else ""
+    return f"{folder.path.resolve().name}: {', '.join(parts) or 'a run'}{changes}"

@@ -39,22 +39,30 @@ class MatrixShown:
     """Its measures over the steps, beside the random-label control."""
     rows: token_rows.RowsTable | None = None
     """Of W_E and W_U: row by row."""
+    lora: str = ""
+    """The change by which its two factors were trained, if there was one."""
 
     def as_json(self) -> JsonObject:
         """Its measures over steps, and the weights' summary."""
-        return {
-            "address": self.address,
-            "step": self.step,
-            "shape": self.values.shape,
-            "norm": float(np.linalg.norm(self.values)),
-            **self.measured.as_json(),
-        } | ({} if self.rows is None else {"rows": self.rows.as_json()})
+        return (
+            {
+                "address": self.address,
+                "step": self.step,
+                "shape": self.values.shape,
+                "norm": float(np.linalg.norm(self.values)),
+                **self.measured.as_json(),
+            }
+            | ({} if self.rows is None else {"rows": self.rows.as_json()})
+            | ({"lora": self.lora} if self.lora else {})
+        )
 
     def print(self) -> None:
         """Measures with a line over steps each, then the weights as a map."""
         when = "" if self.step is None else f" at step {self.step:,}"
         shape = " x ".join(map(str, self.values.shape))
         print(f"{self.address}{when}: {shape}, norm {figure(float(np.linalg.norm(self.values)))}\n")
+        if self.lora:
+            print(f"Trained by {self.lora}: shown is the initial matrix plus the trained product of two factors.\n")
         if self.measured.series:
             self.measured.print()
             print()
@@ -240,7 +248,8 @@ def _look(run: "Run", address: str, at: int | None, asked: int | None) -> Shown:
         before = _values(run, address, 0)
         pair = (before, values) if address == "W_E" else (before.T, values.T)
         rows = token_rows.rows_table(run, address, *pair, at)
-    return MatrixShown(address, at, values, found, rows)
+    change = run.lora.get(run.catalogue().part(address).entry.address, "")
+    return MatrixShown(address, at, values, found, rows, change)
 
 
 def _circuit(run: "Run", address: str, at: int | None, asked: int | None) -> CircuitShown:

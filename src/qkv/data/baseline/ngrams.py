@@ -33,7 +33,7 @@ def ngram_losses(
     stream = np.concatenate([train, val]).astype(np.int64)
     in_val = np.arange(n_train, len(stream))
     lower = np.full(len(val), 1.0 / d_vocab)  # P' of the order below, for each token of val
-    grams = _Grams.first(stream, n_train)
+    grams = Grams.first(stream, n_train)
     for order in range(1, most + 1):
         context_fits = np.arange(len(val)) >= order - 1  # else P' of the order below stands
         here = in_val[context_fits]
@@ -49,7 +49,7 @@ def ngram_losses(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Grams:
+class Grams:
     """The n-grams of one order in a stream whose first n_train tokens are trained on."""
 
     order: int
@@ -64,14 +64,14 @@ class _Grams:
     """int64 [n_grams]: how often each occurs in the training part."""
 
     @classmethod
-    def first(cls, stream: np.ndarray, n_train: int) -> "_Grams":
+    def first(cls, stream: np.ndarray, n_train: int) -> "Grams":
         """Single tokens, whose one context is empty."""
         size = int(stream.max(initial=0)) + 1
         nothing = np.zeros(size, dtype=np.int64)
         counts = np.bincount(stream[:n_train], minlength=size)
         return cls(order=1, number=stream, context=nothing, suffix=nothing, n_contexts=1, counts=counts)
 
-    def longer(self, stream: np.ndarray, n_train: int) -> "_Grams":
+    def longer(self, stream: np.ndarray, n_train: int) -> "Grams":
         """The n-grams of one token more: the ranks of (number of the n-gram before, token)."""
         order = self.order + 1
         size = np.int64(stream.max(initial=0) + 1)
@@ -83,7 +83,7 @@ class _Grams:
         example = places[first] + (order - 1)
         # An n-gram of training text lies in it whole; those that reach across the border count for neither.
         counts = np.bincount(number[order - 1 : n_train], minlength=len(example))
-        return _Grams(
+        return Grams(
             order=order,
             number=number,
             context=self.number[example - 1],
@@ -92,22 +92,25 @@ class _Grams:
             counts=counts,
         )
 
-    def continuations(self, longer: "_Grams") -> np.ndarray:
+    def continuations(self, longer: "Grams") -> np.ndarray:
         """N1+(. gram): how many different tokens stand before each n-gram in the training part, int64 [n_grams]."""
         return np.bincount(longer.suffix[longer.counts > 0], minlength=len(self.counts))
 
     def probabilities(self, positions: np.ndarray, counts: np.ndarray, lower: np.ndarray, kinds: int) -> np.ndarray:
         """P(token | context) at those positions, float64, from counts of this order and P' of the order below."""
-        discounts = _discounts(counts, kinds)
-        totals = np.bincount(self.context, weights=counts, minlength=self.n_contexts)
-        kept_back = np.bincount(self.context, weights=discounts[np.minimum(counts, 3)], minlength=self.n_contexts)
+        share, back_off = self.split(counts, kinds)
         gram = self.number[positions]
-        context, count = self.context[gram], counts[gram]
-        total = totals[context]
-        seen = total > 0
-        total = np.where(seen, total, 1.0)
-        share = (count - discounts[np.minimum(count, 3)]) / total
-        return np.where(seen, share + kept_back[context] / total * lower, lower)
+        return share[gram] + back_off[self.context[gram]] * lower
+
+    def split(self, counts: np.ndarray, kinds: int) -> tuple[np.ndarray, np.ndarray]:
+        """(each n-gram's own share of its context, float64 [n_grams]; what of each context is left for the order below,
+        float64 [n_contexts]), by these counts. All is left where a context was never met."""
+        taken = _discounts(counts, kinds)[np.minimum(counts, 3)]
+        totals = np.bincount(self.context, weights=counts, minlength=self.n_contexts)
+        kept_back = np.bincount(self.context, weights=taken, minlength=self.n_contexts)
+        seen = totals > 0
+        totals[~seen] = 1.0
+        return (counts - taken) / totals[self.context], np.where(seen, kept_back / totals, 1.0)
 
 
 def _sorted_with_places(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

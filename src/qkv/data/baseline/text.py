@@ -10,6 +10,7 @@ import hashlib
 import json
 import lzma
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -71,11 +72,26 @@ def baselines(corpus: Corpus, cache: Path | None = None) -> Baselines:
 
     A pure function of the corpus, fit for a thread: sorting and compressing leave Python's lock.
     """
-    name = _name(corpus)
+    facts, by_token = kept_or_made(cache, _name(corpus), lambda: _made(corpus))
+    return Baselines(**facts | {"orders": tuple(facts["orders"]), "by_token": by_token})
+
+
+def kept_or_made(
+    cache: Path | None, name: str, make: Callable[[], tuple[JsonObject, np.ndarray]]
+) -> tuple[JsonObject, np.ndarray]:
+    """Facts, and the nats of each token as float32, from the cache; else `make`s them and keeps them there."""
     kept, each = read_cached(cache, name), read_cached(cache, name + BY_TOKEN)
     if kept is not None and each is not None:
-        found = json.loads(kept)
-        return Baselines(**found | {"orders": tuple(found["orders"]), "by_token": np.frombuffer(each, dtype="<f4")})
+        return json.loads(kept), np.frombuffer(each, dtype="<f4")
+    facts, by_token = make()
+    by_token = by_token.astype("<f4")
+    write_cached(cache, name, json.dumps(facts).encode())
+    write_cached(cache, name + BY_TOKEN, by_token.tobytes())
+    return facts, by_token
+
+
+def _made(corpus: Corpus) -> tuple[JsonObject, np.ndarray]:
+    """All of `Baselines` but what each token costs; and that."""
     with ThreadPoolExecutor(2) as pool:
         before, val = _texts(corpus)
         alone, both = pool.submit(_xz_size, before), pool.submit(_xz_size, before + val)
@@ -83,27 +99,16 @@ def baselines(corpus: Corpus, cache: Path | None = None) -> Baselines:
         n_bytes = max(1, len(val) - val.count(b"\0"))  # the ends of documents are coded, and are no text
         xz_bits_per_byte = 8 * (both.result() - alone.result()) / n_bytes
     best = int(np.argmin(orders))
-    bits: dict[str, float | None] = {
-        "unigram": corpus.bits_per_byte(orders[0]),
-        "bigram": corpus.bits_per_byte(orders[1]),
-        "ngram": corpus.bits_per_byte(orders[best]),
+    nats = {"unigram": orders[0], "bigram": orders[1], "ngram": orders[best]}
+    bits = {name: corpus.bits_per_byte(value) for name, value in nats.items()}
+    return {
+        **nats,
         "ngram_order": best + 1,
-        "xz": xz_bits_per_byte,
-    }
-    result = Baselines(
-        unigram=orders[0],
-        bigram=orders[1],
-        ngram=orders[best],
-        ngram_order=best + 1,
-        xz=xz_bits_per_byte * math.log(2) * corpus.bytes_per_token,
-        orders=orders,
-        bits_per_byte=bits,
-        note=_note(corpus),
-        by_token=by_token,
-    )
-    write_cached(cache, name, json.dumps(result.facts).encode())
-    write_cached(cache, name + BY_TOKEN, by_token.astype("<f4").tobytes())
-    return result
+        "xz": xz_bits_per_byte * math.log(2) * corpus.bytes_per_token,
+        "orders": orders,
+        "bits_per_byte": bits | {"ngram_order": best + 1, "xz": xz_bits_per_byte},
+        "note": _note(corpus),
+    }, by_token
 
 
 def expected_seconds(corpus: Corpus, cache: Path | None) -> float:
@@ -132,7 +137,7 @@ def ngram_losses_by_order(corpus: Corpus) -> tuple[float, ...]:
 
 def _ngrams(corpus: Corpus) -> tuple[tuple[float, ...], np.ndarray]:
     """`ngram_losses_by_order`, and the nats of each token under the best of them, float32 [n_scored]."""
-    train = _spread(corpus.train.ids, MOST_COUNTED)
+    train = spread(corpus.train.ids, MOST_COUNTED)
     losses: list[float] = []
     best = np.zeros(0, dtype=np.float32)
     for nats in ngram_losses(train, corpus.val.ids[:MOST_SCORED], corpus.tokenizer.d_vocab, MOST_ORDERS):
@@ -144,7 +149,7 @@ def _ngrams(corpus: Corpus) -> tuple[tuple[float, ...], np.ndarray]:
     return tuple(losses), best
 
 
-def _spread(ids: np.ndarray, most: int) -> np.ndarray:
+def spread(ids: np.ndarray, most: int) -> np.ndarray:
     """All ids, or blocks of them spread evenly, `most` in all."""
     if len(ids) <= most:
         return ids

@@ -41,6 +41,8 @@ class Adapter:
         given = read_json(folder, ADAPTER[0])
         said = {key: value for key, value in given.items() if value is not None and value is not False and value != {}}
         reading = Reading(str(folder / ADAPTER[0]), said)
+        if said.get("use_dora"):
+            raise reading.refuse("use_dora", f"DoRA (LoRA with trained norms of columns) is not read; {MERGE}")
         read_config(_PIECES, reading)
         self._alpha, self._root = reading.number("lora_alpha", 8), 0.5 if said.get("use_rslora") else 1.0
         self._weights = Weights(folder, ADAPTER[1])

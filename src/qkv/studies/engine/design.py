@@ -111,6 +111,8 @@ class Grid:
     """Largest |k| that is tried."""
     fitted: bool = True
     """Whether the rate is the vertex of a quadratic in log rate, or the best of those tried (as in format 1)."""
+    pooled: int = 0
+    """Tune in that many replicates and take the rate of the least mean loss in all; 0 tunes in each for itself."""
 
     def __post_init__(self) -> None:
         if self.ratio <= 1 or self.points < 3 or self.points % 2 == 0 or self.reach < self.points // 2:
@@ -215,11 +217,11 @@ class Contrast:
         return tuple(dict.fromkeys(arm for _, arm, _ in self.terms))
 
 
-_LATER = ("d_head", "d_mlp", "before", "needs", "settings", "code")
+_LATER = ("d_head", "d_mlp", "before", "needs", "settings", "code", "pooled")
 _JUDGED = ("constant", "beside")
 
 
-def _plain(part: "Arm | Scale | Contrast") -> JsonObject:
+def _plain(part: "Arm | Scale | Contrast | Grid") -> JsonObject:
     """Its fields, but for later ones at the value that they had before they were there: keys of old runs stay.
 
     What is constant is no choice: it is seen in the values. Nor are rules that only judge them.
@@ -228,7 +230,7 @@ def _plain(part: "Arm | Scale | Contrast") -> JsonObject:
     return {name: value for name, value in fields if name not in _JUDGED and (name not in _LATER or value)}
 
 
-def _expected(part: "Arm | Scale | Contrast") -> JsonObject:
+def _expected(part: "Arm | Scale | Contrast | Grid") -> JsonObject:
     return {"expected": part.expected.to_json()} if isinstance(part, Contrast) and part.expected else {}
 
 
@@ -397,7 +399,7 @@ class Design:
     def as_dict(self) -> JsonObject:
         """Plain values, as written to the study's folder."""
         plain = {name: tuple(_plain(part) for part in getattr(self, name)) for name in ("arms", "contrasts")}
-        return dataclasses.asdict(self) | plain | {"scale": _plain(self.scale)}
+        return dataclasses.asdict(self) | plain | {"scale": _plain(self.scale), "grid": _plain(self.grid)}
 
     @property
     def protocol(self) -> str:

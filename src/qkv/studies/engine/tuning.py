@@ -3,7 +3,8 @@
 The unit of replication is (tune, report): in every replicate each arm looks for its own learning rate on a seed and on
 validation tokens that serve for nothing else, and is then reported at that rate on the replicate's seed and on other
 tokens. The rate is the vertex of a quadratic in log rate around the best one tried, so it may lie anywhere, and its
-error differs between replicates: it is in the spread between them.
+error differs between replicates: it is in the spread between them. Where trainings are dear, the rate is pooled
+(`Grid.pooled`): a few replicates tune, and all take the vertex of their mean losses, whose error is in no interval.
 
 The optimum should lie inside the grid: where the best rate is at an edge the grid grows past it, to `Grid.reach` steps
 from its centre and no further. A rate that is best at the last edge is taken, and counted as such (`Choice.interior`).
@@ -85,12 +86,16 @@ def vertex(losses: Mapping[int, float]) -> float:
 
 
 def _tuned(design: Design, arm: Arm, replicate: int, source: str, losses: Losses) -> dict[int, float]:
-    """Grid point -> loss, for every tuning run of an arm in a replicate that is there."""
+    """Grid point -> loss, for every tuning run of an arm in a replicate that is there.
+
+    Of pooled rates the mean over the replicates that tune, whatever the replicate, where all of them are there.
+    """
+    pool = range(1, design.grid.pooled + 1) or (replicate,)
     found = {}
     for k in range(-design.grid.reach, design.grid.reach + 1):
-        loss = losses(design.trial(arm, replicate, k, source=source, report=False).key)
-        if loss is not None:
-            found[k] = loss
+        tried = [losses(design.trial(arm, r, k, source=source, report=False).key) for r in pool]
+        if None not in tried:
+            found[k] = sum(loss for loss in tried if loss is not None) / len(tried)
     return found
 
 
@@ -162,8 +167,10 @@ def _due(design: Design, arm: Arm, replicate: int, source: str, losses: Losses) 
         missing = [k for k in sorted(range(-half, half + 1), key=abs) if k not in tried]
         further = next_point(tried, design.grid) if not missing else None
         for k in missing or ([] if further is None else [further]):
-            trial = design.trial(arm, replicate, k, source=source, report=False)
-            yield Job(trial=trial, replicate=replicate, role="tune", k=k)
+            for r in range(1, design.grid.pooled + 1) or (replicate,):
+                trial = design.trial(arm, r, k, source=source, report=False)
+                if losses(trial.key) is None:
+                    yield Job(trial=trial, replicate=r, role="tune", k=k)
     chosen = choice(design, arm, replicate, source, losses)
     if chosen is not None:
         trial = _report(design, arm, replicate, chosen.k, source)
@@ -178,4 +185,5 @@ def fewest_runs(design: Design, arm: Arm) -> int:
 
 def expected_runs(design: Design, arm: Arm) -> float:
     """The same with what growing the grid takes: by the rates of the kept runs, one run more for every tuned arm."""
-    return fewest_runs(design, arm) + float(arm.tune == "own")
+    share = min(1.0, design.grid.pooled / design.replicates) if design.grid.pooled else 1.0
+    return 1 + share * (fewest_runs(design, arm) - 1 + (arm.tune == "own"))

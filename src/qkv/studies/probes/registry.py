@@ -216,11 +216,13 @@ def _gradient_path(finished: Finished) -> dict[str, float]:
     """Share of each path in the gradient that reaches every block and the rows of W_E, on a validation batch.
 
     In float64, see `qkv.instruments.gradients`; `around` is the share at the bottom that went through no sublayer at
-    all.
+    all. Empty where no gradient arrives, as from a W_U of zeros.
     """
     model = copy.deepcopy(finished.model).double().requires_grad_(True)
     batch = next(iter(finished.parts.task.val_batches(finished.corpus, model.config.sizes, _PATH_WINDOWS)))
     path = gradient_path(model, finished.parts.task, batch)
+    if not path.blocks[-1].norm:
+        return {}
     found = {f"{block.address} {name}": share for block in path.blocks for name, share in block.shares.items()}
     return found | {"around": path.crossed[0], "gradient at the bottom": path.blocks[0].norm / path.blocks[-1].norm}
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from qkv.jsontypes import JsonMapping
 from qkv.studies.engine.assembly import layout_of, preset_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale
+from qkv.words import many
 
 _STREAMS = {
     "digits": "the handwritten digits that come with scikit-learn",
@@ -53,11 +54,10 @@ def setting_words(design: Design, contrasts: Iterable[Contrast]) -> str:
         dict.fromkeys(_OPTIMIZERS.get(arm.optimizer, arm.optimizer.rpartition(":")[2]) for arm in arms)
     )
     trained = [arm for arm in arms if arm.trainer not in ("none", "inner study")]
-    tuned = (
-        ", learning rates tuned"
-        if any(arm.tune != "none" for arm in arms)
-        else ", at fixed learning rates, whose error the interval leaves out"
-    )
+    pooled = design.grid.pooled
+    how = f"learning rates tuned in {many(pooled, 'replicate')}" if pooled else "at fixed learning rates"
+    of_all = not pooled and any(arm.tune != "none" for arm in arms)
+    tuned = ", learning rates tuned" if of_all else f", {how}, whose error the interval leaves out"
     return (
         f"On {_texts(design, arms)}{_tasks(arms)}; {_presets(arms)} layout{some}, {_sizes(design.scale, arms)}"
         f" ({_tokens(tokens)} tokens), initialization {_starts(arms)}; {optimizers}{tuned * bool(trained)}"

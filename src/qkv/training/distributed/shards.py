@@ -15,7 +15,7 @@ whole weights at its beginning, at its end, and while it is looked at.
 Checkpoints are the files of an unsharded training, byte for byte laid out alike: every rank writes its rows at their
 place, and reads those that it needs. So a run goes on with any number of processes, sharded or not.
 
-It does not hold frozen heads and rows, and does not compile (`check_shard`).
+It does not hold frozen heads and rows or factors of low rank, and does not compile (`check_shard`).
 """
 
 import copy
@@ -261,8 +261,9 @@ class Shards(Weights):
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
 
 
-def check_shard(machine: Machine, held_part: str = "") -> None:
-    """Make sure that a training can be shared out so; `held_part` is a matrix of which only a part is held.
+def check_shard(machine: Machine, held_part: str = "", low_rank: str = "") -> None:
+    """Make sure that a training can be shared out so; `held_part` is a matrix of which only a part is held, `low_rank`
+    one of which factors are trained.
 
     Raises ConfigError with what to type.
     """
@@ -278,6 +279,10 @@ def check_shard(machine: Machine, held_part: str = "") -> None:
         raise ConfigError(
             f"--shard cannot freeze single heads or rows, as of {held_part}: its rows lie with several processes;"
             " freeze the whole matrix, or leave --shard out"
+        )
+    if low_rank:
+        raise ConfigError(
+            f"--shard cannot train {low_rank} by lora: its rows lie with several processes; leave --shard out"
         )
 
 

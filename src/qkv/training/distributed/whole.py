@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.training.checkpoint import Checkpoint, Checkpoints, TrainingState
 from qkv.training.distributed.ranks import Ranks
-from qkv.training.optimizers import Optimizer, clip_and_measure
+from qkv.training.optimizers import Optimizer
 from qkv.training.precision import Machine
 from qkv.training.record import Constraint
 
@@ -80,7 +80,7 @@ class Weights:
     def clip_and_measure(self, clip: float) -> tuple[float, np.ndarray]:
         """The global norm of the gradients before they are clipped, and that of each, NaN where there is none."""
         with self.machine.natively():
-            return clip_and_measure(self.optimizer.parameters, clip)
+            return self.optimizer.clip_and_measure(clip)
 
     def update(self, lr_scale: float) -> None:
         """One update of every parameter that has a gradient."""

@@ -28,7 +28,7 @@ from qkv.training.distributed.whole import Weights
 from qkv.training.dropout import PlayedDropping
 from qkv.training.graph_replay.tape import NoTape, StaleTape, Tape
 from qkv.training.memory import hand_back_all
-from qkv.training.optimizers import clip_and_measure, gradient_norms
+from qkv.training.optimizers import gradient_norms
 from qkv.training.precision import Machine
 from qkv.training.record import Constraint
 
@@ -92,7 +92,7 @@ class Captured(Weights, ABC):
     def clip_and_measure(self, clip: float) -> tuple[float, np.ndarray]:
         """The norms that the replay has left, where it was one."""
         with self.machine.natively():
-            return clip_and_measure(self.optimizer.parameters, clip, self._norms)
+            return self.optimizer.clip_and_measure(clip, self._norms)
 
     def _record_passes(
         self, key: tuple[object, ...], batch: Batch, drop: "Dropping | None", n_targets: int

@@ -258,6 +258,6 @@ ASKS: dict[str, Callable[[Desk, Question], Any]] = {
 """Name -> what answers it. A new question is one function and one row here."""
 
 
-_NEED_PREDICTIONS = ("forward", "backward", "patch", "written", "next")
+_NEED_PREDICTIONS = ("backward", "patch", "written", "next")
 _NEED_ATTENTION = ("attention", "tile", "line", "sums")
-_NEED_TEXT = (*_NEED_ATTENTION, *_NEED_PREDICTIONS, "sentence", "near", "context")
+_NEED_TEXT = (*_NEED_ATTENTION, *_NEED_PREDICTIONS, "forward", "sentence", "near", "context")

@@ -27,8 +27,16 @@ from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.views.host import VERSION, Host
 from qkv.views.own_sections import Section, own_sections
 from qkv.views.sections.answers import AnswerNote, answers_of
-from qkv.views.sections.attention import attention_on, exhibited, exhibits_of, n_maps, texts_to_show
-from qkv.views.sections.forward import LONGEST_CARRIED, ForwardText, forward, layers_that_fit
+from qkv.views.sections.attention import (
+    Exhibit,
+    attention_on,
+    exhibited,
+    exhibits_of,
+    n_maps,
+    picture_of,
+    texts_to_show,
+)
+from qkv.views.sections.forward import LONGEST_CARRIED, ForwardText, forward, forward_image, layers_that_fit
 from qkv.views.sections.grids import GridSection, OtherRun, grid_section
 from qkv.views.sections.header import RunFacts, head_facts, machine_words, seconds, tokens_seen, verdict
 from qkv.views.sections.heads import LONGEST, AttentionText
@@ -236,8 +244,7 @@ class Sections:
 
         Raises UserError or another QkvError for a text that was asked for and cannot be shown.
         """
-        texts = texts_to_show(self._texts, self.samples())
-        exhibits = exhibits_of(self.telemetry) if self.task.reads == "images" and not texts else []
+        texts, exhibits = self._shown
         try:
             viewer = self._viewer or Viewer(self.stored, self.n_steps)
             if not viewer.has_code:
@@ -253,16 +260,27 @@ class Sections:
                 raise
             return (), f"There is no attention to show: {error}."
 
-    def forward(self) -> ForwardText | None:
-        """The first text on its way through the model, as much as fits a page; None without a text or a model."""
-        still_wanted()
+    @cached_property
+    def _shown(self) -> tuple[list[tuple[str, str]], list[Exhibit]]:
+        """Texts, or paths of images, that are shown, as (name, text); without any, the images that a run keeps."""
         texts = texts_to_show(self._texts, self.samples())
-        if not texts or self.tokenizer is None:
+        return texts, exhibits_of(self.telemetry) if self.task.reads == "images" and not texts else []
+
+    def forward(self) -> ForwardText | None:
+        """The first text or image on its way through the model, as much as fits a page; None without any or a model."""
+        still_wanted()
+        texts, exhibits = self._shown
+        if not (texts or exhibits) or (self.tokenizer is None and self.task.reads == "text"):
             return None
         try:
             viewer = self._viewer or Viewer(self.stored, self.n_steps)
-            layers = layers_that_fit(viewer, LONGEST_CARRIED)
-            return forward(viewer, texts[0][1], None, layers=layers, longest=LONGEST_CARRIED)
+            if self.task.reads != "images":
+                layers = layers_that_fit(viewer, LONGEST_CARRIED)
+                return forward(viewer, texts[0][1], None, layers=layers, longest=LONGEST_CARRIED)
+            image = viewer.pixels(exhibits[0].pixels) if exhibits else viewer.image(Path(texts[0][1]))
+            name, label = (exhibits[0].name, exhibits[0].label) if exhibits else (texts[0][0], "")
+            layers = layers_that_fit(viewer, len(image.tokens))
+            return forward_image(viewer, image, name, picture_of(viewer, image, label), layers) if layers else None
         except QkvError:  # what the attention section says of it holds here too
             return None
 

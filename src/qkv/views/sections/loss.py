@@ -17,7 +17,7 @@ _MEANINGS = {
     "uniform": "every answer equally likely",
     "unigram": "how often each token occurs, without context",
     "bigram": "counts of which token follows which",
-    "ngram": "the best of interpolated Kneser-Ney n-grams, orders 1 to 8",
+    "ngram": "the best of interpolated Kneser-Ney n-grams",
     "xz": "the compressor xz, given the training text",
 }
 
@@ -69,6 +69,7 @@ def baselines(
     names = [*_MEANINGS, *(name for name in labels if name not in _MEANINGS)]
     order = found.get("ngram_order")
     own = {"ngram": f"best n-gram ({order})" if order else "best n-gram"}
+    meanings = _MEANINGS | ({"ngram": labels["ngram"].format(order=order)} if order and "ngram" in labels else {})
     rows: list[tuple[str, str, float, float | None]] = []
     for name in names:
         value = _finite(found.get(name))
@@ -80,7 +81,7 @@ def baselines(
         rows.append(("uniform", "uniform", nats, in_bits and nats * in_bits[0] + in_bits[1]))
     rows.sort(key=lambda row: -row[2])
     return tuple(
-        Baseline(name=name, label=label, meaning=_MEANINGS.get(name, label), nats=nats, bits_per_byte=bpb)
+        Baseline(name=name, label=label, meaning=meanings.get(name, label), nats=nats, bits_per_byte=bpb)
         for name, label, nats, bpb in rows
     )
 

@@ -1,7 +1,7 @@
 """The Playground section: what a page needs to go on training a small run in the browser.
 
 The weights travel only where they are few; which layouts the browser's engine knows is said in one place, by
-`static/fits.js`, and the section shows its sentence where a run does not fit.
+`static/fits.js`: a page has the section only where its run fits.
 """
 
 import dataclasses

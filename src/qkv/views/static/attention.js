@@ -13,17 +13,20 @@ import { leading, noteOf, sidesOf, square, stepOf } from "./reading.js";
 import { alignment } from "./alignment.js";
 import { stepIndex } from "./decode.js";
 import { head as tokenByToken } from "./head.js";
-import { patches, photograph, pooledRow } from "./patches.js";
+import { patches, photograph, pooledRow, under, veil } from "./patches.js";
 import { chooseHead } from "./sentence.js";
 
 const scale = squareRoot(1);
 
 const SITES = { cross: "the source, while writing", enc: "the source by itself", dec: "what is written, by itself" };
 
+// Whether its queries are tokens of the target, not of the page's text.
+const isWritten = ({ site }) => site === "cross" || site === "dec";
+
 // [the large picture of one head, its words] by what is looked at.
 /** @returns {[Function, any[]]} */
 function kindOf(text) {
-  if (text.picture) return [patches, ["on an image of ", " patches", h("span", null, "Each square is one head, patch for patch as in the image: what ", h("b", null, text.picture.pooled === "class" ? "the class token" : "the average patch"), " attends to when the class is predicted. Each has its own scale, from 0 to its largest share. Below a square: what that head does most, if it differs clearly from uniform attention.")]];
+  if (text.picture) return [patches, ["on an image of ", " patches", h("span", null, "Each square is one head, drawn over the image: what ", h("b", null, text.picture.pooled === "class" ? "the class token" : "the average patch"), " attends to when the class is predicted. Each has its own scale, from 0 to its largest share. Below a square: what that head does most, if it differs clearly from uniform attention.")]];
   if (text.keys.length) return [alignment, [`while ${whole(text.tokens.length)} tokens are written, on `, " tokens of the source", h("span", null, "Each square is one head: down, the ", h("b", null, "token being written"), "; across, the token of the ", h("b", null, "source"), " attended to. A row sums to 1.")]];
   return [tokenByToken, ["on ", " tokens", h("span", null, "Each square is one head: down, the attending token (", h("b", null, "query"), "); across, the token attended to (", h("b", null, "key"), "). A row sums to 1. Below a square: what that head does most on this text, if it differs clearly from uniform attention.",
     text.causal ? " The empty half is the future, which is masked." : "", text.tile ? ` A cell of a thumbnail is the largest share among ${text.block} × ${text.block}.` : "")]];
@@ -48,10 +51,11 @@ function thumbnails(text, at, colours, pick) {
       const canvas = h("canvas", { "aria-hidden": "true" });
       const values = square(text, at, layer, head);
       const pooled = text.picture && pooledRow(text, values);
-      paint(canvas, pooled ?? values, ...sides, pooled ? squareRoot(Math.max(...pooled)) : scale, colours);
-      canvas.style.aspectRatio = `${Math.min(2, sides[1] / sides[0])}`;
+      paint(canvas, pooled ?? values, ...sides, pooled ? squareRoot(Math.max(...pooled)) : scale, pooled ? veil(colours) : colours);
+      const shown = text.picture ? under(text.picture, canvas) : canvas;
+      if (!text.picture) canvas.style.aspectRatio = `${Math.min(2, sides[1] / sides[0])}`;
       const lead = leadOf(noteOf(text, at, layer, head));
-      const button = h("button.thumb", { type: "button", "aria-label": `layer ${layer} head ${head}${lead && `: ${lead}`}`, onclick: () => pick(layer, head) }, canvas, h("span.thumb-note", null, lead || "\u00a0"));
+      const button = h("button.thumb", { type: "button", "aria-label": `layer ${layer} head ${head}${lead && `: ${lead}`}`, onclick: () => pick(layer, head) }, shown, h("span.thumb-note", null, lead || "\u00a0"));
       thumbs.push({ button, layer, head });
       el.append(button);
     }
@@ -82,7 +86,6 @@ function detailOf(off, host, thumbs, { text, at, state, ask, choose }) {
 }
 
 function build({ model, el, off, ask: may, follow, hear, recolour }) {
-  const carried = model.get("attention") || [];
   const ask = model.get("ask");
   const canAsk = may("attention");
   const parts = together();
@@ -102,9 +105,9 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     const sentence = model.get("sentence");
     if (!sentence) return;
     const kept = keptOf(model);
-    const known = carried.filter((text) => text.origin === sentence.name);
+    const known = sentence.attention ?? [];
     const here = known.length && canAsk && sentence.source && kept !== undefined && !known[0].steps.includes(kept) ? [] : known;
-    const key = `${sentence.name} ${here.length ? stepOf(here[0], model.get("step")) : kept}`;
+    const key = `${sentence.name} ${sentence.source} ${here.length ? stepOf(here[0], model.get("step")) : kept}`;
     if (key === asked) return;
     asked = key;
     latest(() => {}, () => {}, () => {}); // what was asked before is not waited for
@@ -125,7 +128,7 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     const { site, layer, head } = model.get("head");
     const text = texts.find((one) => one.site === site) ?? texts[0];
     const last = text.tokens.length - 1;
-    const query = text.keys.length || text.site ? Math.min(text === state.text ? state.query : 0, last) : Math.min(model.get("position"), last);
+    const query = Math.min(!isWritten(text) ? model.get("position") : text === state.text ? state.query : 0, last);
     Object.assign(state, { text, site: text.site, layer: Math.min(layer, text.n_layers - 1), head: Math.min(head ?? 0, text.n_heads - 1), query, at: stepOf(text, model.get("step")) });
   }
   function draw() {
@@ -140,10 +143,10 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     const frame = frameOf(body, text, text.steps[at]);
     parts.add(frame.off);
     const { el: grid, thumbs } = thumbnails(text, at, colours, (layer, head) => chooseHead(model, { site: text.site, layer, head }));
-    frame.body.append(h("div.scroll", null, grid), bar(scale, colours, text.picture ? "share of a head's largest, square-root scale" : "attention, square-root scale"));
+    frame.body.append(h("div.scroll", null, grid), bar(scale, text.picture ? veil(colours) : colours, text.picture ? "share of a head's largest, square-root scale" : "attention, square-root scale"));
     const large = h("div.detail");
     body.append(large);
-    const choose = (i) => (Object.assign(state, { query: i }), text.site || model.get("position") === i ? point(i) : model.set("position", i));
+    const choose = (i) => (Object.assign(state, { query: i }), isWritten(text) || model.get("position") === i ? point(i) : model.set("position", i));
     detail = detailOf(parts, large, thumbs, { text, at, state, ask, choose });
     point = detail();
     body.dataset.step = String(text.steps[at]);
@@ -161,7 +164,7 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     else draw();
   });
   hear(["position"], () => {
-    if (!state.text || state.text.site) return;
+    if (!state.text || isWritten(state.text)) return;
     settle();
     point?.(state.query);
   });

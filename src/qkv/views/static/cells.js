@@ -14,9 +14,7 @@ const LINE = 3; // between two rows
 // The 256 colours of a scale as pixels.
 function inks(scale, colours) {
   const map = lookUp(scale, colours);
-  const bytes = new Uint8ClampedArray(256 * 4);
-  for (let i = 0; i < 256; i++) bytes.set([map[3 * i], map[3 * i + 1], map[3 * i + 2], 255], 4 * i);
-  return new Uint32Array(bytes.buffer);
+  return new Uint32Array(map.buffer);
 }
 
 function ink(colour) {

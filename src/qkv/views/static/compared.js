@@ -11,8 +11,9 @@ import { robust, squareRoot } from "./scale.js";
 const side = (text) => unpack(text.top);
 
 function predictions(base, text, position) {
-  const where = `${text.causal ? "after" : "at"} ${token(text.tokens[position])} (${position})`;
-  const row = (from) => from.top_tokens[position].slice(0, 5).map((name, rank) => `${token(name)} ${fixed(side(from).at(position, rank))}`).join("  ");
+  if (!text.top) return "";
+  const [at, where] = text.pooled ? [0, `from ${text.pooled}`] : [position, `${text.causal ? "after" : "at"} ${token(text.tokens[position])} (${position})`];
+  const row = (from) => from.top_tokens[at].slice(0, 5).map((name, rank) => `${token(name)} ${fixed(side(from).at(at, rank))}`).join("  ");
   return named("numbers", [[`before, ${where}`, h("code", null, row(base))], [`now, ${where}`, h("code", null, row(text))]]);
 }
 

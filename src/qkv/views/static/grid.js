@@ -1,6 +1,7 @@
 // @ts-check
 // The signature picture: layers down, matrices across, heads as cells inside, coloured by one measure at the step of the
-// slider. Beside it the random-label control, or the same at a step that is held, and the difference.
+// slider. Beside it the random-label control, another run, or the same at a step that is held. Only between two steps of one run
+// is the difference coloured: that of two runs has no unit while the spread between seeds is unknown, and is told as a number.
 
 import { d3 } from "./vendor.js";
 import { add, clear, h, together } from "./dom.js";
@@ -118,7 +119,7 @@ function prepared(model, state) {
   const rows = rowsOf(numbers);
   const present = [...numbers.all(), ...(there?.all() ?? [])];
   const scale = GROWS.has(name) ? root(d3.max(present)) : suited(present);
-  const names = state.beside === "alone" || (there && !there.any) ? ["this run"] : ["this run", "beside", "difference"];
+  const names = state.beside === "alone" || (there && !there.any) ? ["this run"] : state.beside === "held" ? ["this run", "beside", "difference"] : ["this run", "beside"];
   return { numbers, none, there, columns, rows, besideRows: there?.any ? rowsOf(there) : rows, scale, names };
 }
 
@@ -138,11 +139,11 @@ function otherAt(step, model, { beside, held }, { numbers, there }) {
 // What the colours mean, in words.
 function captionOf(model, { measure, beside }, { none, names }) {
   const grid = model.get("grid");
-  const apart = "Each cell compares the two at the same step, the last at which both were measured. ";
+  const apart = "Point at a cell for its difference, taken at the last step at which both were measured. It has no color: two runs do not show how far seeds alone are apart. ";
   const control = !hasNull(model) ? `This run has no ${CONTROL} to compare with. ` : beside !== "null" ? ""
-    : none.any ? `Next to it is ${described(model)}, which ends at ${when(model, none.last)}. ${apart}` : `It was not measured in the ${CONTROL}. `;
-  return [h("b", null, measure.label), `: ${measure.meaning || measure.formula} ${names.length > 1 ? "The difference is this run minus the other. " : ""}${grid?.rows.length ? "Cells inside a matrix are its heads. " : ""}The color scale is the same at every step. `,
-    control, beside === "run" ? "Two runs have different bases inside their heads, so head by head only measures of the function are comparable. " : "",
+    : none.any ? `Next to it is ${described(model)}, which ends at ${when(model, none.last)}. ` : `It was not measured in the ${CONTROL}. `;
+  return [h("b", null, measure.label), `: ${measure.meaning || measure.formula} ${names.length > 2 ? "The difference is the slider's step minus the held one. " : ""}${grid?.rows.length ? "Cells inside a matrix are its heads. " : ""}The color scale is the same at every step. `,
+    control, names.length === 2 ? apart : "", beside === "run" ? "Two runs have different bases inside their heads, so head by head only measures of the function are comparable. " : "",
     grid?.rows.length ? `Values of heads: ${grid.origin}. ` : "", `A property ${SOURCE[measure.property_of] ?? ""}.`];
 }
 

@@ -1,7 +1,8 @@
 // @ts-check
-// One head on an image: the picture, and beside it on the same grid what a patch (or what the answer is read from) attends to,
-// who attends to it, or what every patch receives.
+// One head on an image: the picture, and beside it the picture again, shaded by what a patch (or what the answer is read from)
+// attends to, who attends to it, or what every patch receives.
 
+import { d3 } from "./vendor.js";
 import { add, h } from "./dom.js";
 import { fixed, number } from "./format.js";
 import { unpack } from "./decode.js";
@@ -34,6 +35,25 @@ export function photograph({ pixels }) {
   return canvas;
 }
 
+// Colours that let a picture through: none where nothing attends, and the more of one colour the more attention.
+const veils = new WeakMap();
+export function veil(colours) {
+  if (!veils.has(colours)) {
+    const { r, g, b } = d3.rgb(colours.diverging(0.85));
+    veils.set(colours, { ...colours, sequential: (position) => `rgba(${r}, ${g}, ${b}, ${0.85 * Math.max(0, Math.min(1, position))})` });
+  }
+  return veils.get(colours);
+}
+
+// The image with `layer` over its patches.
+export function under(picture, layer) {
+  const [left, top, right, bottom] = picture.frame;
+  const [height, width] = picture.pixels.shape;
+  layer.classList.add("over");
+  layer.style.cssText = `left:${100 * left}%;top:${100 * top}%;width:${100 * (right - left)}%;height:${100 * (bottom - top)}%;aspect-ratio:auto`;
+  return h("div.photograph", { style: `aspect-ratio:${width} / ${height}` }, photograph(picture), layer);
+}
+
 // Arguments as those of head.js.
 export function patches(off, el, { text, at, state: { layer, head }, note }) {
   const { picture } = text;
@@ -60,16 +80,13 @@ export function patches(off, el, { text, at, state: { layer, head }, note }) {
       : state.way === "reads" ? `${called(query)} gives ${fixed(share)} of its attention to ${called(i)}` : `${called(i)} gives ${fixed(share)} of its attention to ${called(query)}`;
   };
   const scaled = (values) => squareRoot(Math.max(...values) || 1);
-  const heat = raster(off, { label: `${name}: attention by patch`, rows, columns, style: `aspect-ratio:${columns} / ${rows}`, values: shares(), scale: scaled(shares()), tell: (r, c) => say(r * columns + c), leave: () => rest() });
+  const heat = raster(off, { label: `${name}: attention by patch`, rows, columns, tint: veil, values: shares(), scale: scaled(shares()), tell: (r, c) => say(r * columns + c), leave: () => rest() });
   const over = raster(off, { label: "the image; a patch of it asks", rows, columns, values: new Float32Array(rows * columns).fill(NaN), scale: squareRoot(1), tell: (r, c) => choose(r * columns + c) });
-  const [left, top, right, bottom] = picture.frame;
-  over.el.classList.add("over");
-  over.el.style.cssText = `left:${100 * left}%;top:${100 * top}%;width:${100 * (right - left)}%;height:${100 * (bottom - top)}%`;
   const scaleBar = h("div");
   function draw() {
     const values = shares();
     heat.update({ values, scale: scaled(values) });
-    scaleBar.replaceChildren(bar(scaled(values), theme(el), state.way === "received" ? "attention received" : "attention"));
+    scaleBar.replaceChildren(bar(scaled(values), veil(theme(el)), state.way === "received" ? "attention received" : "attention"));
     whole.classList.toggle("on", query === null);
     whole.setAttribute("aria-pressed", String(query === null));
     rest();
@@ -87,10 +104,9 @@ export function patches(off, el, { text, at, state: { layer, head }, note }) {
   const whole = h("button.chip", { type: "button", "aria-pressed": "true", onclick: () => choose(null) }, whose);
   const choices = controls(state, () => [{ key: "way", label: "direction", options: [["reads", "what it reads"], ["read", "who reads it"], ["received", "received in all"]] }], draw).el;
   choices.prepend(whole);
-  const [height, width] = picture.pixels.shape;
   add(el, [h("h3", null, h("code", null, name), ` patch by patch`, takeAway(() => el, () => `${name}.pattern`)),
     choices,
-    h("div.patches", null, h("div.panel", null, h("p.small", null, "point at a patch: it asks"), h("div.photograph", { style: `aspect-ratio:${width} / ${height}` }, photograph(picture), over.el)),
-      h("div.panel", null, h("p.small", null, "attention, patch by patch"), heat.el, scaleBar), h("div", null, readout, note ? numbers(note) : null))]);
+    h("div.patches", null, h("div.panel", null, h("p.small", null, "point at a patch: it asks"), under(picture, over.el)),
+      h("div.panel", null, h("p.small", null, "attention over the picture"), under(picture, heat.el), scaleBar), h("div", null, readout, note ? numbers(note) : null))]);
   draw();
 }

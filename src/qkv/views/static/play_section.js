@@ -5,7 +5,6 @@
 
 import { h } from "./dom.js";
 import { textOf } from "./decode.js";
-import { why } from "./fits.js";
 import { whole } from "./format.js";
 
 const safe = (text) => text.replaceAll("<", "\\u003c").replaceAll(">", "\\u003e").replaceAll("&", "\\u0026");
@@ -20,11 +19,6 @@ function carried(play) {
 
 function render({ model, el }) {
   const play = model.get("play");
-  const wrong = why(play.settings, play.tokens, play.parameters);
-  if (wrong) {
-    el.append(h("p.missing", null, wrong));
-    return () => {};
-  }
   const frame = h("iframe.playground", { title: "playground" });
   const close = h("button.chip", { type: "button", onclick: () => box.close() }, "back to the run");
   const box = h("dialog.play-window", { "aria-label": `playground, going on from ${play.name}`,

@@ -20,8 +20,8 @@ export function paint(canvas, values, rows, columns, scale, colours) {
   for (let i = 0; i < rows * columns; i++) {
     const value = values[i];
     if (!(value === value)) continue; // NaN stays transparent: not recorded is not zero
-    const at = 3 * Math.max(0, Math.min(255, Math.round(scale.position(value) * 255)));
-    image.data.set([map[at], map[at + 1], map[at + 2], 255], i * 4);
+    const at = 4 * Math.max(0, Math.min(255, Math.round(scale.position(value) * 255)));
+    image.data.set(map.subarray(at, at + 4), i * 4);
   }
   context.putImageData(image, 0, 0);
 }
@@ -35,6 +35,7 @@ export function paint(canvas, values, rows, columns, scale, colours) {
  * @property {ArrayLike<number>} values
  * @property {Scale} scale
  * @property {string} [style]
+ * @property {(colours: Colours) => Colours} [tint]  other colours than the page's
  * @property {(row: number, column: number) => void} [tell]
  * @property {(row: number, column: number) => void} [pick]
  * @property {() => void} [leave]
@@ -59,7 +60,8 @@ export function raster(off, options) {
 
   function draw() {
     el.dataset.cells = `${now.rows}x${now.columns}`;
-    paint(canvas, now.values, now.rows, now.columns, now.scale, theme(el));
+    const colours = theme(el);
+    paint(canvas, now.values, now.rows, now.columns, now.scale, now.tint ? now.tint(colours) : colours);
   }
   function point(row, column) {
     at = row === null ? null : [row, column];

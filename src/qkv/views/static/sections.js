@@ -9,6 +9,7 @@ import { createModel, watch } from "./model.js";
 import answers from "./answers.js";
 import attention from "./attention.js";
 import curve from "./curve.js";
+import { why } from "./fits.js";
 import forward from "./forward.js";
 import { glossary } from "./glossary.js";
 import grid from "./grid.js";
@@ -31,6 +32,7 @@ import vocabulary from "./vocabulary.js";
 import words from "./words.js";
 
 const attends = ({ run }) => run.mixer === "attention";
+const plays = ({ play }) => Boolean(play) && !why(play.settings, play.tokens, play.parameters);
 const MIXERS = { lstm: "the LSTM", mean: "the mean" }; // in attention's place
 
 // [id, heading, short name, key (or keys, or what says it of the payload) without which the section is empty, lead (or what makes
@@ -44,9 +46,9 @@ const SECTIONS = [
   ["map", "Every step at once", "Every step", "map", "All steps at once: each row is one matrix, each column a recorded step.", [map]],
   ["matrices", "The weights themselves", "Weights", "matrices", "Every matrix as a picture, at the steps whose weights were kept. Click one to open it above.", [matrices, table]],
   ["attention", "Where the heads look", "Attention", "attention", (payload) => (payload.attention?.[0]?.picture ? "Every head on validation images: which patches the answer depends on. Choose a head, then point at a patch." : "Every head on one text: how much each token attends to each other token. Choose a head, then point at a token."), [attention]],
-  ["forward", "Forward and backward", "Forward", "forward", (payload) => `One sentence passes through this model, left to right. x is the input, W the learned weights, ${attends(payload) ? "and q, k and v the outputs" : `and mix_out the output of ${MIXERS[payload.run.mixer]} that replaces attention`}. Every number is computed by the model.`, [forward]],
+  ["forward", "Forward and backward", "Forward", "forward", (payload) => `One ${payload.forward?.picture ? "image" : payload.forward?.encoder ? "pair of sentences" : "sentence"} passes through this model, left to right. x is the input, W the learned weights, ${attends(payload) ? "and q, k and v the outputs" : `and mix_out the output of ${MIXERS[payload.run.mixer]} that replaces attention`}. Every number is computed by the model.`, [forward]],
   ["words", "What became of the words", "Words", "words", "Each token has a row in W_E. This shows which rows are similar, at the slider's step.", [vocabulary]],
-  ["play", "Go on training it yourself", "Playground", "play", "The same model in this page: change a matrix, train on, and watch what becomes of it.", [play_section]],
+  ["play", "Go on training it yourself", "Playground", plays, "The same model in this page: change a matrix, train on, and watch what becomes of it.", [play_section]],
   ["own", "From your packages", "Your packages", "own", "What packages that you installed say of this run.", [own]],
   ["made", "How it was made", "How it was made", "made", "The command that makes this run again, and the versions and hashes to check it by.", [made]],
   ["measures", "Formulas and sources", "Formulas", "map", "What each number of this page is: formula, range, source, and what to compare it with.", [measures]],

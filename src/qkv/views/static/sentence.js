@@ -13,21 +13,24 @@ import { controls } from "./view.js";
 
 /**
  * A text that the page can show. `source` is what to ask of it (empty where only what came with the page is known); `tokens` are
- * those of the source where it has a target, and none of an image.
- * @typedef {{ name: string, source: string, tokens: string[], note: string }} Sentence
+ * those of the source where it has a target, and none of an image; `attention` is what came with the page of it.
+ * @typedef {{ name: string, source: string, tokens: string[], note: string, attention?: any[] }} Sentence
  */
 
 const KEPT = 4; // texts to go back to
 
+// Of a pair its source.
+const read = (forward) => forward?.encoder ?? forward;
+
 // The texts that came with the page.
 /** @returns {Sentence[]} */
 function stored({ attention = [], forward = null }) {
-  const first = (name) => attention.find((text) => text.origin === name);
   const found = [...new Set(attention.map((text) => text.origin))].map((name, i) => {
-    const { tokens, keys, picture, source } = first(name);
-    return { name, source: source || (i === 0 && forward?.text) || "", tokens: picture ? [] : keys.length ? keys : tokens, note: "" };
+    const texts = attention.filter((text) => text.origin === name);
+    const { tokens, keys, picture, source } = texts[0];
+    return { name, source: source || (i === 0 && forward?.text) || "", tokens: picture ? [] : keys.length ? keys : tokens, note: "", attention: texts };
   });
-  return found.length || !forward ? found : [{ name: "the text of this page", source: forward.text, tokens: forward.tokens, note: "" }];
+  return found.length || !forward ? found : [{ name: `the ${forward.picture ? "image" : "text"} of this page`, source: forward.text, tokens: forward.picture ? [] : read(forward).tokens, note: "" }];
 }
 
 /**
@@ -43,7 +46,7 @@ export function begin(model) {
   const attends = first || (model.get("run")?.mixer ?? "attention") === "attention";
   model.set("sentences", sentences);
   model.set("sentence", sentences[0] ?? null);
-  model.set("position", Math.max(0, (payload.forward ?? sentences[0])?.tokens.length - 1 || 0));
+  model.set("position", Math.max(0, (read(payload.forward) ?? sentences[0])?.tokens.length - 1 || 0));
   model.set("head", { site: first?.site ?? "", layer, head: attends ? bold?.head ?? 0 : null });
   const pointed = () => {
     const asked = headAt(model.get("address"));
@@ -61,11 +64,14 @@ export function chooseHead(model, head) {
 }
 
 function choose(model, sentence) {
-  const others = model.get("sentences").filter((one) => one.name !== sentence.name);
+  const others = model.get("sentences").filter((one) => one.name !== sentence.name || one.source !== sentence.source);
   model.set("sentences", [sentence, ...others].slice(0, Math.max(KEPT, others.length)));
   model.set("position", Math.max(0, sentence.tokens.length - 1));
   model.set("sentence", sentence);
 }
+
+// Whether the model writes one text of another.
+const isPair = (model) => Boolean(model.get("forward")?.encoder || model.get("attention")?.some((text) => text.keys.length));
 
 // How many layers and heads there are to choose among, of what the page shows.
 function sizesOf(model) {
@@ -84,7 +90,7 @@ export function sentence({ model, el }) {
   const [note, tokens] = [h("p.small.note", { role: "status" }), h("div.tokens", { role: "group", "aria-label": "tokens of the text; one is followed in every section" })];
   let shown = null;
   const typed = async (source) => choose(model, await ask("sentence", { text: source }));
-  const form = ask ? entry(typed, { rows: 1, value: (model.get("sentence")?.source ?? "").slice(0, 400), label: "One text for the whole page" }) : null;
+  const form = ask ? entry(typed, { rows: 1, value: (model.get("sentence")?.source ?? "").slice(0, 400), label: `One text for the whole page${isPair(model) ? ": a source, or a source => and its target" : ""}` }) : null;
   const offered = () => {
     const numbers = (key, n, letter) => (n ? { key, label: key, options: Array.from({ length: n }, (_, i) => [i, `${letter}${i}`]), most: 0 } : null);
     const [layers, heads] = sizesOf(model);

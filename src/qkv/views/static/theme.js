@@ -68,15 +68,15 @@ export function onTheme(redraw) {
   return () => query.removeEventListener("change", redraw);
 }
 
-// 256 colours of an interpolator as RGB bytes, for rasters; made once for each.
+// 256 colours of an interpolator as RGBA bytes, for rasters; made once for each.
 const tables = new WeakMap();
 
 export function table(interpolate) {
   if (tables.has(interpolate)) return tables.get(interpolate);
-  const colours = new Uint8ClampedArray(256 * 3);
+  const colours = new Uint8ClampedArray(256 * 4);
   for (let i = 0; i < 256; i++) {
-    const { r, g, b } = d3.rgb(interpolate(i / 255));
-    colours.set([r, g, b], i * 3);
+    const { r, g, b, opacity } = d3.rgb(interpolate(i / 255));
+    colours.set([r, g, b, 255 * opacity], i * 4);
   }
   tables.set(interpolate, colours);
   return colours;
