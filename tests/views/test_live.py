@@ -477,6 +477,7 @@ def test_a_long_text_comes_in_tiles(look, make, serving):
     text = ("the day and the night, O Romeo. " * 20)[:600]
     page.locator(".sentence textarea").fill(text)
     page.keyboard.press("Enter")
+    page.locator("#attention").scroll_into_view_if_needed()
     expect(page.locator("#attention .figure-title").first).to_contain_text("600 tokens", timeout=20_000)
     panel = page.locator("#attention .detail .raster").first
     data = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
@@ -565,10 +566,11 @@ def test_what_comes_out_stands_below_the_layers(live):
 def test_what_was_read_is_counted_in_tokens_where_a_loss_is_of_texts(live):
     found = live().evaluate("""async () => {
       const header = (await import("./static/header.js")).default;
+      const { createModel } = await import("./static/model.js");
       return ["text", "image", "character"].map((unit) => {
         const el = document.createElement("header");
         const values = { run: { unit, n_tokens: 321, facts: [] }, host: { kind: "report" } };
-        header.render({ model: { get: (key) => values[key] }, el });
+        header.render({ model: createModel(values), el });
         const row = [...el.querySelectorAll("dl div")].find((e) => e.textContent.includes("321"));
         return row.querySelector("dt").textContent;
       });
