@@ -17,6 +17,7 @@ function live({ model, follow }) {
     if (!line.hidden) line.textContent = model.get("connected") === false ? "The server has stopped; this page stays as it is." : !pulse.edition ? "The run is no longer in its folder; this page stays until another run is trained there." : `Training: step ${whole(pulse.step)}${pulse.loss === null ? "" : `, loss of its batch ${number(pulse.loss)}`}`;
   };
   follow(["pulse", "connected"], show);
+  show(); // made anew, it says again what it knows
   return line;
 }
 
