@@ -59,7 +59,7 @@ def test_slider_moves_map_and_snapshot_and_address(look, report):
     from playwright.sync_api import expect
 
     page = look(report)
-    slider = page.locator("input[type=range]")
+    slider = page.locator(".slider input[type=range]")
     assert slider.get_attribute("aria-valuetext") == "step 1,000"
     page.locator("#matrices").scroll_into_view_if_needed()
     slider.focus()
@@ -139,7 +139,7 @@ def test_attention_walks_over_the_tokens(look, report):
     assert page.locator("#attention .detail .readout").inner_text().startswith("t (0) reads t (0) 1")
     page.locator("#attention .choice button", has_text="who reads it").click()
     assert "is read by" in page.locator("#attention .detail .readout").inner_text()
-    page.locator("#attention .choice button", has_text="O Romeo").click()
+    page.locator(".sentence select[aria-label=text]").select_option(label="“O Romeo, Romeo!”")
     assert page.locator("#attention .word").count() == len("O Romeo, Romeo!")
 
 

@@ -82,7 +82,7 @@ def test_attention_on_a_typed_text_is_the_models(live, model, run_folder):
     from playwright.sync_api import expect
 
     page = live(fragment="#section=attention")
-    page.locator("#attention textarea").fill(TEXT)
+    page.locator(".sentence textarea").fill(TEXT)
     page.keyboard.press("Enter")
     expect(page.locator("#attention .word")).to_have_count(len(TEXT))
     page.locator("#attention .thumb").nth(6).click()
@@ -128,10 +128,11 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
     from playwright.sync_api import expect
 
     page = live(fragment="#section=forward")
-    page.locator("#forward textarea").first.fill(TEXT)
+    page.locator(".sentence textarea").fill(TEXT)
     page.keyboard.press("Enter")
-    expect(page.locator("#forward .words .word")).to_have_count(len(TEXT))
-    page.locator("#forward .choice[aria-label=layer] button").nth(1).click()
+    expect(page.locator(".tokens .word")).to_have_count(len(TEXT))
+    page.locator(".sentence select[aria-label=layer]").select_option("L1")
+    page.locator(".sentence select[aria-label=head]").select_option("H0")
     panel = page.locator("#forward [data-stage=z] .raster[aria-label='z of layer 1 head 0']")
     panel.wait_for()
     panel.scroll_into_view_if_needed()
@@ -167,7 +168,7 @@ def change_and_patch(page):
     panels = page.locator("#forward .compared .panel").evaluate_all("(all) => all.map((e) => e.offsetTop)")
     assert len(panels) == 3 and len(set(panels)) == 1  # before, now and their difference in one row
     for position in (2, 5):
-        page.locator("#forward .words .word").nth(position).click()
+        page.locator(".tokens .word").nth(position).click()
         for name in ("before", "now"):
             told = page.locator(
                 "#forward .compared dt", has_text=f"{name}, after {TEXT[position].replace(' ', '␣')} ({position})"
@@ -177,11 +178,11 @@ def change_and_patch(page):
     page.locator("#forward .change-form input").fill("L0.W_Q=sing")
     page.locator("#forward .change-form button").click()
     expect(page.locator("#forward [role=status]", has_text="sing")).to_be_visible()
-    page.locator("#forward textarea").first.fill("a")  # too short: neither the change nor the text is taken
-    page.locator("#forward form.entry button").first.click()
-    expect(page.locator("#forward [role=status]", has_text="expected at least 2")).to_be_visible()
+    page.locator(".sentence textarea").fill("a")  # too short: neither the change nor the text is taken
+    page.keyboard.press("Enter")
+    expect(page.locator(".sentence [role=status]", has_text="expected at least 2")).to_be_visible()
     expect(page.locator("#forward .chip.on")).to_contain_text("L1.H0.W_V=zero")
-    page.locator("input[type=range]").focus()
+    page.locator(".slider input[type=range]").focus()
     page.keyboard.press("Home")
     expect(page.locator("#forward .small.keep")).to_contain_text("Weights of step 0.")
     expect(page.locator("#forward .compared")).to_contain_text("L1.H0.W_V=zero")
@@ -228,23 +229,26 @@ def test_words_follow_the_slider_and_any_token_can_be_asked(live, run_folder):
 
     page = live(fragment="#step=1000&section=words")
     expect(page.locator("#words .near-columns")).to_contain_text("step 1,000")
-    page.locator("input[type=range]").focus()
+    page.locator(".slider input[type=range]").focus()
     page.keyboard.press("Home")
     expect(page.locator("#words .figure-title", has_text="at step 0")).to_be_visible()
-    page.locator("#words textarea").first.fill("e")
-    page.keyboard.press("Enter")
     expect(page.locator("#words .near-columns")).to_contain_text(re.compile(r"among all; random directions have 0\.\d"))
     drawn = f"All {len(run_folder.counts)} rows of W_E"
     expect(page.locator("#words figcaption", has_text="of all their variance")).to_contain_text(drawn)
-    page.locator("#words textarea").last.fill(TEXT)
+    page.locator(".sentence textarea").fill(TEXT)
     page.keyboard.press("Enter")
     expect(page.locator("#words .context tbody tr")).to_have_count(5)
-    page.locator("#words textarea").last.fill("a")  # too short: what is shown can still be asked
+    page.locator(".sentence textarea").fill("a")  # too short: what is shown can still be asked
     page.keyboard.press("Enter")
-    expect(page.locator("#words form.entry [role=status]").last).to_contain_text("expected at least 2")
-    page.locator("#words .words .word").nth(2).click()
-    expect(page.locator("#words .words .word.on")).to_have_text(TEXT[2].replace(" ", "␣"))
-    page.locator("input[type=range]").focus()
+    expect(page.locator(".sentence form [role=status]")).to_contain_text("expected at least 2")
+    page.locator(".tokens .word").nth(2).click()
+    expect(page.locator("#words h4", has_text="e (2)")).to_be_visible()
+    assert page.locator("#words select").first.input_value() == str(
+        page.evaluate(
+            "[...document.querySelectorAll('#words select')[0].options].findIndex((o) => o.textContent === 'e')"
+        )
+    )
+    page.locator(".slider input[type=range]").focus()
     page.keyboard.press("End")
     expect(page.locator("#words .context th").first).to_have_text("layer, step 1,000")
     assert all(" 422 " in complaint for complaint in page.complaints)
@@ -354,7 +358,11 @@ def test_the_page_follows_a_run_that_trains(look, make, serving):
       const was = { step: 900, evaluations: 7, recorded: 896, snapshot: 512 };
       return [changed(was, { ...was, step: 640, evaluations: 5, recorded: 640 }), changed(was, { ...was, snapshot: 256 }), changed(was, was)];
     }""")  # noqa: E501
-    assert gone_back == [["loss", "map"], ["grid", "matrices", "samples", "rows", "words"], []]
+    assert gone_back == [
+        ["loss", "run", "answers", "ledger", "map"],
+        ["grid", "matrices", "samples", "rows", "words"],
+        [],
+    ]
     assert page.complaints == []
     page.close()
     assert list(server) == []
@@ -452,7 +460,7 @@ def test_model_text_is_text(look, make, serving):
     run = make(sample_text=bad, rare="<")
     server = serving(run.folder)
     page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
-    page.locator("#attention textarea").fill(bad)
+    page.locator(".sentence textarea").fill(bad)
     page.keyboard.press("Enter")
     page.locator("#attention .word").first.wait_for()
     assert page.evaluate("window.hurt") is None and page.query_selector("main img") is None
@@ -467,8 +475,9 @@ def test_a_long_text_comes_in_tiles(look, make, serving):
     server = serving(run.folder)
     page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
     text = ("the day and the night, O Romeo. " * 20)[:600]
-    page.locator("#attention textarea").fill(text)
+    page.locator(".sentence textarea").fill(text)
     page.keyboard.press("Enter")
+    page.locator("#attention").scroll_into_view_if_needed()
     expect(page.locator("#attention .figure-title").first).to_contain_text("600 tokens", timeout=20_000)
     panel = page.locator("#attention .detail .raster").first
     data = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
@@ -519,7 +528,7 @@ def test_changes_are_offered_that_the_model_has(look, serving, tmp_path):
     page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
     assert "an LSTM" in page.locator("#attention .missing").inner_text()
     assert page.locator("#grid .cells").count() > 0 and page.locator("#grid #matrix h3 code").count() == 1
-    page.locator("#forward textarea").first.fill("the cat sees")
+    page.locator(".sentence textarea").fill("the cat sees")
     page.keyboard.press("Enter")
     page.locator("#forward [data-stage=mix_out]").wait_for()
     assert page.locator("#forward [data-stage=q], #forward [data-stage=pattern]").count() == 0
@@ -557,10 +566,11 @@ def test_what_comes_out_stands_below_the_layers(live):
 def test_what_was_read_is_counted_in_tokens_where_a_loss_is_of_texts(live):
     found = live().evaluate("""async () => {
       const header = (await import("./static/header.js")).default;
+      const { createModel } = await import("./static/model.js");
       return ["text", "image", "character"].map((unit) => {
         const el = document.createElement("header");
         const values = { run: { unit, n_tokens: 321, facts: [] }, host: { kind: "report" } };
-        header.render({ model: { get: (key) => values[key] }, el });
+        header.render({ model: createModel(values), el });
         const row = [...el.querySelectorAll("dl div")].find((e) => e.textContent.includes("321"));
         return row.querySelector("dt").textContent;
       });

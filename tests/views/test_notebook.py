@@ -142,7 +142,7 @@ def test_the_widget_draws_and_asks_its_kernel(view, browser, tmp_path):
     expect(page.locator(".heads canvas")).to_have_count(12)
     page.locator("textarea").fill("another text")
     page.get_by_role("button", name="look").click()
-    expect(page.locator(".word")).to_have_count(len("another text"))
+    expect(page.locator(".detail .word")).to_have_count(len("another text"))
     page.evaluate("window.stop()")
     assert page.locator(".heads").count() == 0 and complaints == []
     context.close()
@@ -152,7 +152,7 @@ def test_the_widget_draws_and_asks_its_kernel(view, browser, tmp_path):
 def test_the_saved_page_is_drawn_without_a_network(view, look, tmp_path):
     page = look(view.save(tmp_path / "a.html"))
     assert page.locator(".heads canvas").count() == 12 and page.complaints == []
-    assert page.locator(".word").count() == len(TEXT)
+    assert page.locator(".detail .word").count() == len(TEXT)
 
 
 @pytest.mark.browser
@@ -178,4 +178,4 @@ def test_an_executed_and_exported_notebook_shows_it_offline(run_folder, look, tm
     shown = look(path.with_suffix(".html"), ready=False)
     frame = shown.frame_locator("iframe")
     frame.locator(".heads canvas").nth(11).wait_for()
-    assert frame.locator(".word").count() == len(TEXT)
+    assert frame.locator(".detail .word").count() == len(TEXT)

@@ -27,7 +27,7 @@ COUNTED = """() => {
 }"""
 
 DRAG = """async () => {
-  const range = document.querySelector('input[type=range]');
+  const range = document.querySelector('.slider input[type=range]');
   for (let i = 0; i <= Number(range.max); i++) {
     range.value = String(i);
     range.dispatchEvent(new Event('input'));
@@ -79,7 +79,7 @@ def test_a_drag_over_every_step_makes_no_element_and_writes_few_addresses(look, 
     made = page.evaluate("made")
     assert steps > 30 and made["nodes"] < steps, made
     assert made["addresses"] <= 3 + (ended - began) / 300
-    page.locator("input[type=range]").press("Home")
+    page.locator(".slider input[type=range]").press("Home")
     page.wait_for_function("() => document.querySelector('#grid .panel-name').textContent === 'this run, step 0'")
     page.wait_for_function(
         "(old) => document.querySelectorAll('#grid .cells canvas')[2].toDataURL() !== old", arg=before

@@ -150,8 +150,20 @@ def test_the_walk_shows_the_decoder_with_what_it_reads_and_the_encoder(look, run
     said = walk.locator(".readout").inner_text()
     assert said.startswith("cross.k of") and 'record["dec.L0.cross.k"][0, 0, 0, 0]' in said
     assert walk.locator(".predictions li").count() > 0
+    words, after = walk.locator(".words button"), walk.locator(".answer-box h3")
+    assert words.count() == n and after.inner_text().endswith(f" ({n - 1})")
+    words.first.click()
+    assert after.inner_text().endswith(" (0)")
+    assert page.locator(".tokens .word").count() == n_source and page.locator(".tokens .word.on").count() == 1
     walk.locator("button", has_text="encoder").first.click()
-    assert walk.locator(".words button").count() == n_source
+    page.locator(".tokens .word").nth(1).click()
+    assert words.count() == 0  # they are the page's
+    x = walk.locator("[data-stage='x']")
+    assert x.locator(".raster").get_attribute("data-cells").startswith(f"{n_source}x")
+    assert x.locator(".row-mark").evaluate("(mark) => parseFloat(mark.style.top)") == pytest.approx(100 / n_source)
+    attention = page.locator("#attention")
+    assert attention.locator("button", has_text="the source by itself").get_attribute("aria-pressed") == "true"
+    assert attention.locator(".detail .word.on").all_inner_texts() == page.locator(".tokens .word.on").all_inner_texts()
     assert walk.locator("[data-stage^='cross.']").count() == 0
     assert "The decoder reads these vectors by cross-attention." in walk.locator(".stage.last").inner_text()
     assert page.complaints == []
@@ -235,7 +247,7 @@ def test_every_matrix_of_both_sides_has_its_picture(look, run, tmp_path):
     assert page.locator("#matrices .thumb[aria-pressed=true]").get_attribute("aria-label").startswith("dec.L0.W_Q,")
     layers = page.locator("#matrices .thumb-layer").all_inner_texts()
     assert layers == ["enc.L0", "enc.L1", "dec.L0", "dec.L1"]
-    heads = page.locator("#matrices .tables .thumb-kind").all_inner_texts()
+    heads = [name.split("\n")[0] for name in page.locator("#matrices .tables .thumb-kind").all_inner_texts()]
     assert heads and heads == [address for address in items if ".L" not in address]
     thumbs.nth(told.index("enc.L1.W_Q")).click()
     assert "addr=enc.L1.W_Q" in page.url

@@ -123,7 +123,7 @@ def test_attention_is_drawn_over_the_picture_and_the_picture_goes_through_the_mo
     np.testing.assert_allclose(alpha, 0.85 * np.sqrt(shares / shares.max()), atol=0.02)
     walk = page.locator("#forward")
     assert walk.locator(".shown-image canvas").evaluate(read)[:2] == [6, 9]
-    assert walk.locator("h3").inner_text() == f"the class, from {read_report(run.path).forward.pooled}"
+    assert walk.locator(".answer-box h3").inner_text() == f"the class, from {read_report(run.path).forward.pooled}"
     assert walk.locator(".predictions li").count() == 3 and walk.locator(".stage").count() >= 10
     assert page.complaints == []
 
@@ -156,8 +156,8 @@ def test_a_patch_asks_and_its_numbers_are_the_models(look, run, texts, tmp_path)
     told = re.match(r"patch (\d),(\d) receives ([\d.]+) in all", section.locator(".detail .readout").inner_text())
     received = unpacked(texts[0].received)[-1, 1, 1][int(told[1]) * 2 + int(told[2]) + texts[0].picture.before]
     assert told[3] == f"{received:.3g}"
-    section.locator("button", has_text="validation image 2").click()
-    assert "of class 2, classified as" in section.locator("figcaption").first.inner_text()
+    page.get_by_label("text", exact=True).select_option(label="validation image 2")
+    section.locator("figcaption", has_text="of class 2, classified as").wait_for()
     assert section.locator(".photograph canvas").first.evaluate("(c) => [c.width, c.height]") == [6, 9]
     assert page.complaints == []
 

@@ -13,7 +13,6 @@ from qkv.errors import RunFolderError, UserError
 from qkv.folder.run_folder import RunFolder, link, sha256_of
 from qkv.telemetry import Telemetry
 from qkv.views.report.report import read_report, write_report
-from qkv.views.sections.answers import AnswerNote
 from qkv.views.sections.header import head_facts, verdict
 from qkv.views.sections.made import Fact
 
@@ -148,12 +147,11 @@ def test_without_a_null_nothing_stands_in_for_it(make):
 
 
 def test_the_line_under_the_title_leaves_the_loss_to_the_first_answer():
-    answers = (AnswerNote(key="loss", question="Is it good?", sentence="No: accuracy 52%, worse than all."),)
-    said = verdict(answers, "the class of text", 20)
+    said = verdict("the class of text", 20, validated=True)
     assert said == "Trained for 20 updates to predict the class of text."
-    said = verdict((), "the class of text", 20)
-    assert said == "Trained for 20 updates to predict the class of text. It has no validation loss yet."
-    said = verdict((), "the next token of text", None)
+    said = verdict("the class of text", 20, validated=False, finished=False)
+    assert said == "Trained for 20 updates so far to predict the class of text. It has no validation loss yet."
+    said = verdict("the next token of text", None, validated=False)
     assert said == "Not trained yet. It predicts the next token of text."
 
 

@@ -305,12 +305,12 @@ def test_reading_again_waits_until_what_was_read_is_paid_for():
 def test_sections_of_a_training_wait_for_each_other_and_those_of_a_finished_run_do_not(run_folder):
     page = Page(run_folder.folder)
     assert page.pulse.finished
-    assert page.sections(["loss", "map"]).keys() == {"wait", "kept", "loss", "map"}
+    assert page.sections(["loss", "map"]).keys() == {"wait", "kept", "as_of", "loss", "map"}
     page.pulse = dataclasses.replace(page.pulse, finished=False)
     page.purse = Purse(cost=itertools.count().__next__)  # a second each
     first = page.sections(["loss", "map"])
-    assert first.keys() == {"wait", "kept", "loss"} and first["wait"] > 100
-    assert page.sections(["map"]).keys() == {"wait", "kept"}
+    assert first.keys() == {"wait", "kept", "as_of", "loss"} and first["wait"] > 100
+    assert page.sections(["map"]).keys() == {"wait", "kept", "as_of"}
 
 
 def test_sections_come_with_the_steps_whose_weights_are_there_now(make):

@@ -130,6 +130,10 @@ class Telemetry:
         """Close the file."""
         self._connection.close()
 
+    def hold(self) -> None:
+        """Let all that is read until `close` be of one moment, while a training goes on writing."""
+        self._connection.execute("BEGIN")
+
     def __enter__(self) -> "Telemetry":
         return self
 

@@ -11,12 +11,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from qkv.errors import UserError, unknown
 from qkv.inspection.attribution import is_sum
 from qkv.jsontypes import JsonObject
 from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
-from qkv.views.report.packed import Packed
+from qkv.views.report.packed import Packed, pack
 from qkv.views.sections.attention import name_of, pair_attention, read_pair, read_source, title_of, titled, whole
 from qkv.views.sections.forward import backward, forward
 from qkv.views.sections.heads import Looks
@@ -30,6 +32,8 @@ from qkv.words import many
 LONGEST_WHOLE = 256
 """Tokens up to which a page is given every number of every head; beyond it asks for tiles."""
 MOST_CHANGES = 16
+MOST_NAMED = 24
+"""Likeliest tokens that are named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +145,54 @@ def _attention(desk: Desk, question: Question) -> Looks:
     return Looks(texts=tuple(dataclasses.replace(text, source=question.text) for text in found))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """A text as the model reads it: the one that all sections of a page show."""
+
+    name: str
+    source: str
+    tokens: tuple[str, ...]
+    note: str
+    """What is left out of a text that is too long, in a sentence; else empty."""
+
+
+def _sentence(desk: Desk, question: Question) -> Sentence:
+    """The tokens of a text, of a pair those of its source."""
+    words, n_ctx = _words(desk.viewer, question.text), desk.viewer.config.model.sizes.n_ctx
+    n = len(words.tokens)
+    why = f"This model reads {n_ctx:,} at once" if n == n_ctx else "A page shows at most that many"
+    note = f"The text has {words.n_all:,} tokens; only the first {n:,} are shown. {why}." if words.n_all > n else ""
+    return Sentence(name=name_of(question.text), source=question.text, tokens=words.tokens, note=note)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextToken:
+    """What a model thinks comes after one token of a text (or stands at it, of a masked model)."""
+
+    step: int
+    position: int
+    logits: Packed
+    """float32 [d_vocab], largest first."""
+    tokens: tuple[str, ...]
+    """Those of the largest logits."""
+
+
+def _next(desk: Desk, question: Question) -> NextToken:
+    """Every logit at one token."""
+    viewer, words = desk.viewer, desk.viewer.words(question.text, LONGEST_READ)
+    if question.position >= len(words.tokens):
+        raise UserError(f"there is no token {question.position}; the text has {len(words.tokens)}")
+    with torch.inference_mode():
+        logits = viewer.model(question.step, question.changes)(words.ids)[0, question.position].float()
+    ordered = logits.sort(descending=True, stable=True)
+    return NextToken(
+        step=viewer.nearest(question.step),
+        position=question.position,
+        logits=pack(ordered.values.numpy()),
+        tokens=tuple(viewer.tokenizer.token(int(i)) for i in ordered.indices[:MOST_NAMED]),
+    )
+
+
 @dataclass(frozen=True)
 class Tile:
     """Part of one head's pattern."""
@@ -189,6 +241,8 @@ def _sums(desk: Desk, question: Question) -> Sums:
 
 
 ASKS: dict[str, Callable[[Desk, Question], Any]] = {
+    "sentence": _sentence,
+    "next": _next,
     "attention": _attention,
     "tile": _tile,
     "line": _line,
@@ -204,6 +258,6 @@ ASKS: dict[str, Callable[[Desk, Question], Any]] = {
 """Name -> what answers it. A new question is one function and one row here."""
 
 
-_NEED_PREDICTIONS = ("backward", "patch", "written")
+_NEED_PREDICTIONS = ("backward", "patch", "written", "next")
 _NEED_ATTENTION = ("attention", "tile", "line", "sums")
-_NEED_TEXT = (*_NEED_ATTENTION, *_NEED_PREDICTIONS, "forward", "near", "context")
+_NEED_TEXT = (*_NEED_ATTENTION, *_NEED_PREDICTIONS, "forward", "sentence", "near", "context")

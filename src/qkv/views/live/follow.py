@@ -20,6 +20,7 @@ from anyio import to_thread
 
 from qkv.errors import QkvError
 from qkv.folder.run_folder import RunFolder
+from qkv.jsontypes import JsonObject
 from qkv.telemetry import Telemetry
 from qkv.views.sharing import Shared
 
@@ -135,6 +136,10 @@ class Follower(Generic[P]):
         self.answers = Shared()
         """Who computes what is asked."""
         self._news = asyncio.Event()
+
+    def first(self) -> JsonObject:
+        """What the page can be opened with before its payload; nothing where that comes at once."""
+        return {}
 
     async def watch(self) -> None:
         """Look at the folder for as long as the server runs."""

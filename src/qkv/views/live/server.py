@@ -1,6 +1,7 @@
 """The live page of a run: the modules of the report over HTTP, fed from the run folder, with Python behind them.
 
     GET  /                 the page; its modules under /static
+    GET  /first            the head of the page and its losses, before all else is read
     GET  /payload          every section
     GET  /playground       the playground, going on from this run
     GET  /sections?names=...  some sections, as many as a training can spare, and when to ask for the rest
@@ -43,7 +44,7 @@ from qkv.views.sections.training_in_page import PlaySection
 from qkv.views.sharing import Busy, Shared
 from qkv.views.viewer import Viewer
 
-LIVE_SECTIONS = ("loss", "map", "grid", "matrices", "samples", "rows", "words")
+LIVE_SECTIONS = ("run", "loss", "answers", "map", "grid", "matrices", "samples", "rows", "words", "ledger")
 
 
 class Page(Follower[Pulse]):
@@ -83,24 +84,31 @@ class Page(Follower[Pulse]):
             other = OtherRun(name=self._beside.resolve().name, map=sections.map(), grid=sections.grid())
         return dataclasses.replace(report, other=other)
 
+    def first(self) -> JsonObject:
+        """What a page can be opened with at once: which run it is, and its losses."""
+        RunFolder.open(self.folder)
+        with Sections(self.folder) as sections:
+            return {"run": sections.run(), "loss": sections.loss(), "as_of": sections.n_steps or 0}
+
     def sections(self, names: Iterable[str]) -> JsonObject:
         """Some sections as they are now, in their order for as long as a training is spared; whole when it is finished.
 
         `wait` is in how many seconds it is worth asking for those that are not among them; `kept` are the steps whose
-        weights are there now: a checkpoint is taken away when newer ones make it needless.
+        weights are there now: a checkpoint is taken away when newer ones make it needless; `as_of` is for each section
+        the last update when it was read.
 
         Raises UserError for one that there is none of.
         """
         for name in (names := list(names)):
             if name not in LIVE_SECTIONS:
                 raise UserError(f"there is no section {name[:40]!r}; expected some of {', '.join(LIVE_SECTIONS)}")
-        found = {}
+        found, as_of = {}, {}
         for name in names:
             if self.pulse.finished or not self.purse.wait:
-                found[name] = self.purse.pay(lambda name=name: self._read(name))
+                found[name], as_of[name] = self.purse.pay(lambda name=name: self._read(name))
         desk = self.desk
         kept = desk.viewer.steps() if desk else list(RunFolder(self.folder).weights())
-        return {"wait": 0.0 if self.pulse.finished else self.purse.wait, "kept": kept, **found}
+        return {"wait": 0.0 if self.pulse.finished else self.purse.wait, "kept": kept, "as_of": as_of, **found}
 
     def play(self) -> PlaySection | None:
         """The run as the playground takes it; None where it cannot."""
@@ -108,9 +116,10 @@ class Page(Follower[Pulse]):
             found = sections.play()
         return found if found and found.weights is not None else None
 
-    def _read(self, name: str) -> object:
+    def _read(self, name: str) -> tuple[object, int]:
+        """(a section, the last update when it was read)."""
         with Sections(self.folder, memory=self._remembered()) as sections:
-            return getattr(sections, name)()
+            return getattr(sections, name)(), sections.n_steps or 0
 
     def _remembered(self) -> Memory:
         """What was read of this telemetry before."""
@@ -160,6 +169,7 @@ class Shown(Protocol):
     def desk(self) -> Answering | None: ...
     def end(self) -> None: ...
     def spare(self) -> None: ...
+    def first(self) -> JsonObject: ...
     def payload(self) -> object: ...
     def play(self) -> PlaySection | None: ...
     def sections(self, names: Iterable[str]) -> JsonObject: ...
@@ -179,6 +189,9 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
 
     async def payload(request: Request) -> Response:
         return await _answered(page, request, lambda: JSONResponse(to_json(page.payload()), headers=_HEADERS))
+
+    async def first(request: Request) -> Response:
+        return await _answered(page, request, lambda: JSONResponse(to_json(page.first()), headers=_HEADERS))
 
     async def play(request: Request) -> Response:
         headers = {**_HEADERS, "content-security-policy": f"{POLICY}; frame-ancestors 'self'"}
@@ -210,6 +223,7 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
     routes = [
         Route("/", index),
         Route("/static/{name:path}", static),
+        Route("/first", first),
         Route("/payload", payload),
         Route("/playground", play),
         Route("/sections", sections),

@@ -98,6 +98,8 @@ class Report:
     """What other packages show."""
     kept: tuple[int, ...] = ()
     """Every step whose weights were kept."""
+    as_of: int = 0
+    """The last update that anything here was read from."""
     missing: dict[str, str] = dataclasses.field(default_factory=dict)
     """section -> why it is not here and what to type to have it."""
     damaged: tuple[str, ...] = ()
@@ -119,6 +121,7 @@ class Sections:
         self.folder = self.stored.path
         try:
             self.telemetry: Telemetry | None = Telemetry(self.stored.folder.telemetry, memory)
+            self.telemetry.hold()
         except QkvError:
             self.telemetry = None
 
@@ -166,7 +169,7 @@ class Sections:
     def _is_finished(self) -> bool:
         return self.stored.folder.is_finished
 
-    @property
+    @cached_property
     def n_steps(self) -> int | None:
         """Updates made."""
         said = self.manifest.get("summary", {}).get("steps")
@@ -197,6 +200,15 @@ class Sections:
         n_answers = self.task.guessed or n_classes or self.sizes.get("d_vocab")
         lines = baselines(found, n_answers, self.task.yardsticks)
         return loss_section(self.telemetry, lines, found or {}) if self.telemetry else None
+
+    def answers(self) -> tuple[AnswerNote, ...]:
+        """Common questions, answered from the run."""
+        still_wanted()
+        return answers_of(self.stored, self.telemetry)
+
+    def ledger(self) -> LedgerSection | None:
+        """What each matrix's movement took off the loss."""
+        return ledger_section(self.telemetry) if self.telemetry else None
 
     def samples(self) -> tuple[SampleNote, ...]:
         """What the model wrote, step by step."""
@@ -303,7 +315,7 @@ class Sections:
         kept = [step for step in self.snapshots.spread(max(n, 1)) if step in viewer.steps()]
         return kept if n > 1 else []
 
-    def run(self, answers: Sequence[AnswerNote]) -> RunFacts:
+    def run(self) -> RunFacts:
         """The head of the page."""
         kind = self.tokenizer.kind if self.tokenizer else ""
         layout = self.settings.get("model", {}).get("layout", {})
@@ -316,7 +328,12 @@ class Sections:
             if self.settings.get("history")
             else _VERDICT_IMPORTED
             if self.settings.get("imported")
-            else verdict(answers, f"{self.task.asked.format(unit=unit)} of {self.task.reads}", self.n_steps),
+            else verdict(
+                f"{self.task.asked.format(unit=unit)} of {self.task.reads}",
+                self.n_steps,
+                validated=bool(self.telemetry and self.telemetry.n_evaluations()),
+                finished=self._is_finished,
+            ),
             unit=unit,
             n_parameters=sum(math.prod(shape) for shape in self.snapshots.shapes.values()) or None,
             n_tokens=tokens_seen(self.telemetry),
@@ -334,7 +351,6 @@ class Sections:
         """Every section."""
         loss, chart, matrices = self.loss(), self.map(), self.matrices()
         attention, why = self.attention()
-        answers = answers_of(self.stored, self.telemetry)
         absent = {
             "map": "" if chart else self._why_no_map,
             "matrices": _NO_WEIGHTS if matrices is None else "",
@@ -342,8 +358,8 @@ class Sections:
         }
         return Report(
             host=host,
-            run=self.run(answers),
-            answers=answers,
+            run=self.run(),
+            answers=self.answers(),
             made=made_section(self.folder, self.manifest, self.telemetry, self.n_steps),
             loss=loss,
             samples=self.samples(),
@@ -354,11 +370,12 @@ class Sections:
             attention=attention,
             forward=self.forward(),
             words=self.words(),
-            ledger=ledger_section(self.telemetry) if self.telemetry else None,
+            ledger=self.ledger(),
             play=self.play(),
             decisions=self.facts.get("decisions"),
             own=own_sections(self.stored),
             kept=tuple(self.snapshots.steps),
+            as_of=self.n_steps or 0,
             damaged=self.damaged,
             missing={section: why for section, why in absent.items() if why},
         )

@@ -154,6 +154,7 @@ class StepPart:
 class Backward:
     """The way back on one text, in float64."""
 
+    step: int
     tokens: tuple[str, ...]
     loss: float
     rate: float
@@ -374,6 +375,7 @@ def backward(viewer: Viewer, text: str, step: int | None, changes: Sequence[str]
     found = one_step(viewer.model(step, changes), find_task(config.task), one, vocabulary=viewer.tokenizer.readable)
     first = found.path.blocks[0]
     return Backward(
+        step=viewer.nearest(step),
         tokens=tuple(one.tokens),
         loss=found.loss,
         rate=found.rate,

@@ -1,13 +1,11 @@
 """The head of a page: which run, how large, and for how long it trained to predict what."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.jsontypes import JsonMapping
 from qkv.tasks import find_task
 from qkv.telemetry import RUN_ARM, Telemetry
-from qkv.views.sections.answers import AnswerNote
 from qkv.views.sections.made import Fact
 from qkv.words import many
 
@@ -36,15 +34,15 @@ class RunFacts:
     """What the labels of the random-label control are, in words."""
 
 
-def verdict(answers: Sequence[AnswerNote], what: str, steps: int | None) -> str:
+def verdict(what: str, steps: int | None, *, validated: bool, finished: bool = True) -> str:
     """The line under a report's title: for how long it trained to predict what; its first answer tells how well.
 
     `what` is what the model predicts, in words such as "the next word of text".
     """
     if not steps:
         return f"Not trained yet. It predicts {what}."
-    unknown = "" if any(answer.key == "loss" for answer in answers) else " It has no validation loss yet."
-    return f"Trained for {many(steps, 'update')} to predict {what}.{unknown}"
+    unknown = "" if validated else " It has no validation loss yet."
+    return f"Trained for {many(steps, 'update')}{'' if finished else ' so far'} to predict {what}.{unknown}"
 
 
 def machine_words(settings: JsonMapping, manifest: JsonMapping) -> str:

@@ -16,6 +16,7 @@ from qkv.views.viewer import Viewer
 class Patched:
     """Two texts of as many tokens, and which activations carry what tells them apart (`qkv.inspection.patching`)."""
 
+    step: int
     tokens: tuple[str, ...]
     others: tuple[str, ...]
     position: int
@@ -38,6 +39,7 @@ class Patched:
 class Written:
     """Who writes the answer at one token, in nats that sum to `log_odds` (`qkv.inspection.attribution`)."""
 
+    step: int
     tokens: tuple[str, ...]
     position: int
     causal: bool
@@ -71,6 +73,7 @@ def patched(viewer: Viewer, text: str, other: str, step: int | None, changes: Se
     assert found.position is not None, "a task that predicts tokens is asked at one of them"
     a, b = (viewer.tokenizer.token(i) for i in found.answers)
     return Patched(
+        step=viewer.nearest(step),
         tokens=tuple(found.tokens),
         others=tuple(found.others),
         position=found.position,
@@ -100,6 +103,7 @@ def written(viewer: Viewer, text: str, position: int, step: int | None, changes:
     a, b = (viewer.tokenizer.token(i) for i in found.answers)
     b_O = 0.0 if found.heads is None else float(found.mixer.sum() - found.heads.sum())
     return Written(
+        step=viewer.nearest(step),
         tokens=words.tokens,
         position=position,
         causal=viewer.causal,

@@ -3,14 +3,15 @@
 // the other: where it is read from, or what it is read for.
 
 import { add, h } from "./dom.js";
-import { fixed, token } from "./format.js";
+import { axis } from "./axis.js";
+import { fixed } from "./format.js";
 import { takeAway } from "./keep.js";
 import { margins } from "./margins.js";
 import { raster } from "./raster.js";
 import { numbers } from "./head.js";
 import { headName, square, sumsOf } from "./reading.js";
 import { theme } from "./theme.js";
-import { leadingOf, shade, word } from "./tokens.js";
+import { isolated, leadingOf, namesOf, shade, word } from "./tokens.js";
 
 // Arguments as those of head.js.
 export function alignment(off, el, { text, at, state, note, scale }) {
@@ -18,7 +19,7 @@ export function alignment(off, el, { text, at, state, note, scale }) {
   const values = square(text, at, state.layer, state.head);
   const name = headName(text, state);
   const readout = h("p.readout", { "aria-live": "polite" });
-  const called = (tokens, i) => `${token(tokens[i])} (${i})`;
+  const called = (tokens, i) => `${isolated(namesOf(tokens)[i])} (${i})`;
   let shown = { side: "written", i: Math.min(state.query, rows - 1) };
 
   const panel = raster(off, { label: `${name}: attention, down what is written, across the source`, rows, columns, values, scale, style: `aspect-ratio:${columns} / ${rows}`,
@@ -29,7 +30,7 @@ export function alignment(off, el, { text, at, state, note, scale }) {
     },
     leave: () => look(shown.side, shown.i) });
 
-  const strip = (side, tokens) => tokens.map((name, i) => word(name, i, tokens.length, { look: (to, passing) => look(side, to, passing), at: (to) => sides[side][to],
+  const strip = (side, tokens) => namesOf(tokens).map((name, i) => word(name, i, tokens.length, { look: (to, passing) => look(side, to, passing), at: (to) => sides[side][to],
     leave: () => look(shown.side, shown.i) }));
   const sides = { written: strip("written", text.tokens), source: strip("source", text.keys) };
   // Shade the other side by token i of `side`; `passing` leaves alone what was chosen.
@@ -55,11 +56,14 @@ export function alignment(off, el, { text, at, state, note, scale }) {
     readout.textContent = side === "written" ? `while writing ${called(text.tokens, i)} it reads ${told}` : `${called(text.keys, i)} is read while writing ${told || "nothing"}`;
   }
 
+  const [down, across] = [axis("down"), axis("across")];
+  down.show(namesOf(text.tokens));
+  across.show(namesOf(text.keys));
   const around = h("div.margins");
   margins(around, off, { sums: sumsOf(text, at, state), key: (i) => called(text.keys, i), query: (i) => `while writing ${called(text.tokens, i)}`,
     seenBy: () => rows, sees: () => columns, say: (words) => (readout.textContent = words), rest: () => look(shown.side, shown.i) });
   add(el, [h("h3", null, h("code", null, name), " token by token", takeAway(() => el, () => `${name}.pattern`)),
-    h("div.head-detail", null, h("div.panel", null, panel.el, around),
+    h("div.head-detail", null, h("div.panel", null, h("div.with-axes", null, across.el, down.el, panel.el), around),
       h("div", null, h("p.strip-title", null, "what is written"), h("div.words", { "data-side": "written" }, sides.written),
         h("p.strip-title", null, "the source"), h("div.words", { "data-side": "source" }, sides.source), readout, note ? numbers(note) : null))]);
   look(shown.side, shown.i);

@@ -5,6 +5,7 @@ import { show } from "./carried.js";
 import { h } from "./dom.js";
 import { createModel } from "./model.js";
 import attention from "./attention.js";
+import { begin, sentence } from "./sentence.js";
 import slider from "./slider.js";
 import { VERSION } from "./version.js";
 
@@ -21,6 +22,8 @@ show(async (main, payload, numbers) => {
   const model = createModel({ ...payload, ask: null, steps, step: steps.at(-1), address: null });
   main.append(h("p.eyebrow", null, "qkv · attention"), h("h1", null, payload.name));
   const section = h("section", { id: "attention" });
+  begin(model);
+  sentence({ model, el: main });
   main.append(section);
   attention.render({ model, el: section });
   if (steps.length > 1) {

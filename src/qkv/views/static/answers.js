@@ -3,6 +3,7 @@
 // that shows it, and what to compare it with.
 
 import { h, named, wayTo } from "./dom.js";
+import { asOf } from "./as_of.js";
 import { view } from "./view.js";
 import { number } from "./format.js";
 import ladder from "./ladder.js";
@@ -12,7 +13,9 @@ import order from "./order.js";
 import rows from "./rows.js";
 import samples from "./samples.js";
 
-const PICTURES = { loss: ladder, embeddings: rows, matrices: moved, ledger, order, samples };
+// [picture, what it is of]
+/** @type {Record<string, [{ render: Function }, string]>} */
+const PICTURES = { loss: [ladder, "loss"], embeddings: [rows, "rows"], matrices: [moved, "map"], ledger: [ledger, "ledger"], order: [order, "map"], samples: [samples, "samples"] };
 
 // Said better by the picture beside it than by a sentence that repeats it.
 const INSTEAD = {
@@ -30,9 +33,12 @@ function link(model) {
     : known.has(answer.address) ? to(answer.address, "map", "at every step") : heads.has(answer.address) ? to(answer.address, "grid", "in the grid") : null;
 }
 
+const opened = new Set(); // answers whose numbers are unfolded, also once they are read again
+
 function behind(answer) {
   if (!answer.evidence.length && !answer.null) return null;
-  return h("details", null, h("summary", null, "the numbers behind it"),
+  const { key } = answer;
+  return h("details", { open: opened.has(key), ontoggle: ({ target }) => opened[target.open ? "add" : "delete"](key) }, h("summary", null, "the numbers behind it"),
     answer.evidence.length ? named("numbers", answer.evidence.map((item) => [item.label, number(item.value, 4)])) : null,
     answer.null ? h("p.small", null, h("b", null, "Compare. "), answer.null) : null);
 }
@@ -56,9 +62,12 @@ function build({ model, el, off }) {
   }
   function drawn(answer, article) {
     const picture = h("div.answer-picture");
-    const shown = PICTURES[answer.key];
+    const [shown, key] = PICTURES[answer.key] ?? [];
     article.append(picture); // in the page before it is drawn: charts take their width from it
-    if (shown) off.add(shown.render({ model, el: picture }));
+    if (shown) {
+      off.add(shown.render({ model, el: picture }));
+      off.add(asOf(model, picture, [key]));
+    }
     const isDrawn = picture.querySelector("figure, .sample") !== null;
     const text = isDrawn && INSTEAD[answer.key] ? [h("p", null, INSTEAD[answer.key](model))]
       : [h("p.sentence", null, answer.sentence), answer.more.map((line) => h("p", null, line))];
@@ -70,6 +79,6 @@ function build({ model, el, off }) {
   }
 }
 
-const render = view(build);
+const render = view(build, { anew: ["answers"] });
 
 export default { render };

@@ -2,23 +2,26 @@
 // Where each head looks: a text (chosen, or typed where Python stands behind the page), layers x heads as thumbnails, and
 // one of them large (head.js).
 
-import { add, atMostEvery, clear, h, inSight, lastOnly, together } from "./dom.js";
+import { add, atMostEvery, clear, h, inSight, lastOnly, say, together } from "./dom.js";
 import { percent, plural, whole } from "./format.js";
 import { figure } from "./figure.js";
 import { paint } from "./raster.js";
 import { bar, squareRoot } from "./scale.js";
 import { theme } from "./theme.js";
 import { controls, view } from "./view.js";
-import { headName, noteOf, sidesOf, square, stepOf } from "./reading.js";
+import { leading, noteOf, sidesOf, square, stepOf } from "./reading.js";
 import { alignment } from "./alignment.js";
-import { headAt, stepIndex } from "./decode.js";
-import { entry } from "./entry.js";
-import { head as tokenByToken, leading } from "./head.js";
+import { stepIndex } from "./decode.js";
+import { head as tokenByToken } from "./head.js";
 import { patches, photograph, pooledRow, under, veil } from "./patches.js";
+import { chooseHead } from "./sentence.js";
 
 const scale = squareRoot(1);
 
 const SITES = { cross: "the source, while writing", enc: "the source by itself", dec: "what is written, by itself" };
+
+// Whether its queries are tokens of the target, not of the page's text.
+const isWritten = ({ site }) => site === "cross" || site === "dec";
 
 // [the large picture of one head, its words] by what is looked at.
 /** @returns {[Function, any[]]} */
@@ -36,12 +39,6 @@ const leadOf = (note) => {
   const lead = leading(note);
   return lead ? `${percent(lead.share)} on ${lead.name.replace("the ", "")}` : "";
 };
-
-// The head that does the most pronounced thing.
-function boldest(text) {
-  const last = text.heads.slice(-text.n_layers * text.n_heads);
-  return last.reduce((a, b) => ((leading(b)?.share ?? 0) > (a ? leading(a)?.share ?? 0 : 0) ? b : a), null);
-}
 
 // Every head of a text as a thumbnail -> { el, thumbs: [{ button, layer, head }] }; `pick(layer, head)` is called on a click.
 function thumbnails(text, at, colours, pick) {
@@ -66,31 +63,6 @@ function thumbnails(text, at, colours, pick) {
   return { el, thumbs };
 }
 
-// The head that an address names, where the text that is shown has it, or (`anywhere`) another attention of its pair; null where it
-// is the one that is shown.
-function pointedAt(address, texts, state, anywhere) {
-  const asked = headAt(address);
-  const text = asked && state.text && texts.find((t) => t.origin === state.text.origin && t.site === asked.site && (anywhere || t === state.text));
-  if (!text || asked.layer >= text.n_layers || asked.head >= text.n_heads) return null;
-  const same = text === state.text && asked.layer === state.layer && asked.head === state.head && state.pinned;
-  return same ? null : { text, layer: asked.layer, head: asked.head };
-}
-
-// Texts of which `found` is the newest, all of one typed `source`; of the others three stay.
-function withNew(texts, found, source) {
-  const others = texts.filter((t) => t.source !== source);
-  const origins = [...new Set(others.map((t) => t.origin))].slice(0, 3);
-  return [...found, ...others.filter((t) => origins.includes(t.origin))];
-}
-
-// What is offered of `texts`: which of them, and of a pair which of its attentions.
-function offered(texts, { origin }) {
-  const origins = [...new Set(texts.map((t) => t.origin))];
-  const sites = texts.filter((t) => t.origin === origin).map((t) => t.site);
-  return [origins.length > 1 ? { key: "origin", label: "text", options: origins.map((name) => [name, name]) } : null,
-    sites.length > 1 ? { key: "site", label: "which attention", options: sites.map((name) => [name, SITES[name]]) } : null];
-}
-
 // The frame of a text's thumbnails, with what they are in words.
 function frameOf(host, text, step) {
   const [, [on, tokens, words]] = kindOf(text);
@@ -101,95 +73,104 @@ function frameOf(host, text, step) {
   return frame;
 }
 
-// -> what draws the chosen head large in `host`, and marks its thumbnail.
-function detailOf(off, host, thumbs, { text, at, state, ask }) {
+// -> what draws the chosen head large in `host`, and marks its thumbnail; it gives what shows another token.
+function detailOf(off, host, thumbs, { text, at, state, ask, choose }) {
   const [largeHead] = kindOf(text);
   const ends = together();
   off.add(ends);
   return () => {
     ends();
     thumbs.forEach((t) => t.button.setAttribute("aria-pressed", String(t.layer === state.layer && t.head === state.head)));
-    largeHead(ends, clear(host), { text, at, state, note: noteOf(text, at, state.layer, state.head), ask, scale });
+    return largeHead(ends, clear(host), { text, at, state, note: noteOf(text, at, state.layer, state.head), ask, scale, choose });
   };
 }
 
 function build({ model, el, off, ask: may, follow, hear, recolour }) {
-  const texts = [...(model.get("attention") || [])];
   const ask = model.get("ask");
   const canAsk = may("attention");
   const parts = together();
-  const state = { text: texts[0] ?? null, layer: 0, head: 0, query: null, way: "reads", first: true, pinned: false, at: 0 };
   const latest = lastOnly();
-  const body = h("div");
-  let detail = () => {};
-  const chosen = { origin: "", site: "" };
-  const choices = controls(chosen, () => (state.text ? offered(texts, Object.assign(chosen, { origin: state.text.origin, site: state.text.site })) : []),
-    (key) => pick(texts.find((t) => t.origin === chosen.origin && (key === "origin" || t.site === chosen.site))));
-  const pick = (text) => (Object.assign(state, { text, query: null }), draw());
+  const [body, said] = [h("div"), h("p.small", { role: "status" })];
+  let [texts, asked] = [[], ""]; // those of the page's sentence, and what they answer
+  /** @type {any} */
+  let detail;
+  /** @type {any} */
+  let point;
+  const state = { text: null, site: "", layer: 0, head: 0, query: 0, way: "reads", first: true, at: 0 };
+  const choices = controls(state, () => (texts.length > 1 ? [{ key: "site", label: "which attention", options: texts.map(({ site }) => [site, SITES[site]]) }] : []),
+    () => chooseHead(model, { ...model.get("head"), site: state.site }));
 
-  const pointed = (anywhere = false) => {
-    const asked = pointedAt(model.get("address"), texts, state, anywhere);
-    if (asked) Object.assign(state, asked, { pinned: true });
-    return asked !== null;
-  };
-  async function typed(source) {
-    const { texts: found } = await ask("attention", { text: source, step: model.get("step") });
-    texts.splice(0, texts.length, ...withNew(texts, found, source));
-    pick(found[0]);
+  // The sentence of the page under the weights of the slider's step: what came with the page, else asked for.
+  function look() {
+    const sentence = model.get("sentence");
+    if (!sentence) return;
+    const kept = keptOf(model);
+    const known = sentence.attention ?? [];
+    const here = known.length && canAsk && sentence.source && kept !== undefined && !known[0].steps.includes(kept) ? [] : known;
+    const key = `${sentence.name} ${sentence.source} ${here.length ? stepOf(here[0], model.get("step")) : kept}`;
+    if (key === asked) return;
+    asked = key;
+    latest(() => {}, () => {}, () => {}); // what was asked before is not waited for
+    if (here.length) return show(here);
+    if (!canAsk) return show([], "The attention of this text was not saved with the page.");
+    latest(() => canAsk("attention", { text: sentence.source, step: model.get("step") }), (found) => show(found.texts), (error) => {
+      asked = "";
+      show([], error.message);
+    });
   }
-  // The same text under the weights of another step: those that came with it, else asked for.
-  function toStep() {
-    const text = state.text;
-    if (text && (!text.source || !canAsk)) {
-      if (text.steps.length > 1 && stepOf(text, model.get("step")) !== state.at) drawSoon();
-    } else if (text && keptOf(model) !== text.steps[0]) {
-      latest(() => ask("attention", { text: text.source, step: model.get("step") }), ({ texts: fresh }) => renew(text, fresh), () => {});
-    }
-  }
-  function renew(text, fresh) {
-    for (const one of fresh) texts[texts.findIndex((t) => t.source === text.source && t.site === one.site)] = one;
-    if (state.text !== text) return;
-    state.text = fresh.find((one) => one.site === text.site);
+  function show(found, message = "") {
+    say(said, message);
+    texts = found;
     draw();
   }
-
+  // What of the page's choices this text has.
+  function settle() {
+    const { site, layer, head } = model.get("head");
+    const text = texts.find((one) => one.site === site) ?? texts[0];
+    const last = text.tokens.length - 1;
+    const query = Math.min(!isWritten(text) ? model.get("position") : text === state.text ? state.query : 0, last);
+    Object.assign(state, { text, site: text.site, layer: Math.min(layer, text.n_layers - 1), head: Math.min(head ?? 0, text.n_heads - 1), query, at: stepOf(text, model.get("step")) });
+  }
   function draw() {
     parts();
     clear(body);
-    if (!state.text) return;
-    const found = pointed();
-    const text = state.text;
     choices.draw();
-    const last = text.tokens.length - 1;
-    const at = stepOf(text, model.get("step"));
-    const { layer, head } = (found || state.pinned ? null : boldest(text)) ?? state;
-    Object.assign(state, { at, layer, head, query: Math.min(state.query ?? (text.keys.length ? 0 : last), last) });
+    if (!texts.length) return;
+    settle();
+    choices.draw();
+    const { text, at } = state;
     const colours = theme(el);
     const frame = frameOf(body, text, text.steps[at]);
     parts.add(frame.off);
-    const { el: grid, thumbs } = thumbnails(text, at, colours, (layer, head) => {
-      Object.assign(state, { layer, head, pinned: true });
-      detail();
-      model.set("address", `${headName(text, { layer, head })}.pattern`);
-    });
+    const { el: grid, thumbs } = thumbnails(text, at, colours, (layer, head) => chooseHead(model, { site: text.site, layer, head }));
     frame.body.append(h("div.scroll", null, grid), bar(scale, text.picture ? veil(colours) : colours, text.picture ? "share of a head's largest, square-root scale" : "attention, square-root scale"));
     const large = h("div.detail");
     body.append(large);
-    detail = detailOf(parts, large, thumbs, { text, at, state, ask });
-    detail();
+    const choose = (i) => (Object.assign(state, { query: i }), isWritten(text) || model.get("position") === i ? point(i) : model.set("position", i));
+    detail = detailOf(parts, large, thumbs, { text, at, state, ask, choose });
+    point = detail();
+    body.dataset.step = String(text.steps[at]);
   }
-  add(el, [canAsk ? entry(typed, { label: texts.some((text) => text.keys.length) ? "A source of your own, or a source => and its target" : undefined }) : null, choices.el, body]);
-  const drawSoon = inSight(el, draw);
-  off.add(drawSoon.off);
-  follow(["step"], atMostEvery(200, toStep));
-  hear(["address"], () => {
-    const before = state.text;
-    if (pointed(true)) (state.text === before ? detail : draw)();
+  add(el, [said, choices.el, body]);
+  const lookSoon = inSight(el, look);
+  off.add(lookSoon.off);
+  hear(["sentence"], lookSoon);
+  follow(["step"], atMostEvery(200, look));
+  hear(["head"], () => {
+    if (!state.text) return;
+    const { text } = state;
+    settle();
+    if (state.text === text) point = detail();
+    else draw();
+  });
+  hear(["position"], () => {
+    if (!state.text || isWritten(state.text)) return;
+    settle();
+    point?.(state.query);
   });
   off.add(parts);
   recolour(draw);
-  pointed(true);
-  draw();
+  look();
 }
 
 const render = view(build, { needs: (model) => model.get("attention")?.length || (model.get("ask") && model.get("host").can.includes("attention")) });

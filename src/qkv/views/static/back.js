@@ -4,10 +4,11 @@
 
 import { Plot } from "./vendor.js";
 import { h, scroll, table } from "./dom.js";
-import { number, percent, token, whole } from "./format.js";
+import { number, percent, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { chart, figure, plot } from "./figure.js";
-import { asked } from "./entry.js";
+import { asked, dated } from "./entry.js";
+import { namesOf } from "./tokens.js";
 
 /** @import { Off } from "./dom.js" */
 
@@ -16,7 +17,7 @@ const MOST_PARTS = 14;
 
 function byToken(off, el, back) {
   const reached = unpack(back.reached).values;
-  const rows = back.tokens.map((t, i) => ({ i, label: token(t), value: reached[i] }));
+  const rows = namesOf(back.tokens).map((label, i) => ({ i, label, value: reached[i] }));
   const frame = figure(el, { title: "Gradient that reaches each token", caption: "Norm of the gradient of this text's loss at the input of the first layer, token by token (nats per unit). It is what would change the token's row of W_E." });
   chart(frame, (width, colours) => plot(colours, "length of the gradient at each token", {
     width, height: 150, marginLeft: 44, marginRight: 10, marginBottom: 30, marginTop: 8,
@@ -47,6 +48,7 @@ function byMatrix(el, back) {
 export const wayBack = (ask, question, off) => asked(off, {
   button: "the way back: follow the gradient", waiting: "Following the gradient …", question: () => ask("backward", question()),
   draw(parts, body, back) {
+    dated(body, back.step);
     byToken(parts, body, back);
     byPath(body, back);
     byMatrix(body, back);

@@ -5,8 +5,8 @@
 // Where Python stands behind the page, a matrix can be changed to see pattern, prediction and loss change.
 
 import { add, clear, h, inSight, lastOnly, say, together } from "./dom.js";
-import { fixed, number, token, whole } from "./format.js";
-import { headAt, stepIndex, unpack } from "./decode.js";
+import { fixed, number, plural, token, whole } from "./format.js";
+import { stepIndex, unpack } from "./decode.js";
 import { raster } from "./raster.js";
 import { bar, robust, squareRoot } from "./scale.js";
 import { theme } from "./theme.js";
@@ -14,10 +14,12 @@ import { controls, view } from "./view.js";
 import { wayBack } from "./back.js";
 import { change } from "./change.js";
 import { compared } from "./compared.js";
-import { entry } from "./entry.js";
 import { takeAway } from "./keep.js";
 import { photograph } from "./patches.js";
 import { patching, writing } from "./patching.js";
+import { nextToken } from "./sampling.js";
+import { chooseHead } from "./sentence.js";
+import { namesOf, strip } from "./tokens.js";
 
 const pattern = squareRoot(1);
 
@@ -71,19 +73,17 @@ export function prediction(text, position) {
     h("code", { title: token(name) }, token(name)), h("span.bar-of", null, h("span", { style: `width:${probabilities[rank] * 100}%` })), h("span.amount", null, fixed(probabilities[rank], 3)))));
 }
 
-const restOf = (text) => `Point at a number to see its value and the Python that returns it. The outlined row is the ${text.picture ? "patch" : "token"} being followed.`;
-
-// The stages of a text in one layer and head as pictures; `follow(row)` is called for the row under the pointer, `readout` told its
-// number. -> [{ el, mark }]: a stage, and what outlines a row of it
+// The stages of a text in one layer and head as pictures; `follow(row)` is called for the row under the pointer (without one when it
+// leaves), `readout` told its number. -> [{ el, mark }]: a stage, and what outlines a row of it
 function pictures(off, text, { layer, head }, colours, readout, follow) {
   return stages(text, layer, head).map((stage) => {
     const mark = h("span.row-mark");
     const source = stage.rows === text.keys;
-    const panel = raster(off, { label: `${stage.name} of ${text.scope}layer ${layer}${text.n_heads ? ` head ${head}` : ""}`, rows: stage.rows.length, columns: stage.columns, values: stage.values, scale: stage.scale, style: "aspect-ratio:1",
+    const panel = raster(off, { label: `${stage.name} of ${text.scope}layer ${layer}${text.n_heads ? ` head ${head}` : ""}`, rows: stage.rows.length, columns: stage.columns, values: stage.values, scale: stage.scale, style: "aspect-ratio:1", leave: () => follow(),
       tell: (row, column) => {
         if (!source) follow(row);
         const value = stage.values[row * stage.columns + column];
-        readout.replaceChildren(h("code", null, stage.name), ` of ${token(stage.rows[row])} (${row}), ${stage.across ? `for ${token(stage.across[column])} (${column})` : `number ${column}`}: `,
+        readout.replaceChildren(h("code", null, stage.name), ` of ${namesOf(stage.rows)[row]} (${row}), ${stage.across ? `for ${namesOf(stage.across)[column]} (${column})` : `number ${column}`}: `,
           Number.isNaN(value) ? "hidden: it is in the future" : number(value, stage.digits), " · ", h("code", null, `${stage.code.replace(/\]$/, `, ${row}, ${column}]`)}`));
       } });
     if (!source) panel.el.append(mark);
@@ -98,9 +98,9 @@ function pictures(off, text, { layer, head }, colours, readout, follow) {
 function aboutText(text) {
   const n = text.tokens.length;
   const cut = text.n_all > n ? `The first ${n} of ${whole(text.n_all)} tokens. ` : "";
-  if (text.picture) return `${text.text[0].toUpperCase()}${text.text.slice(1)}, ${text.picture.said}. ${text.notes.join(" ")}`;
+  const picture = text.picture ? `${text.text[0].toUpperCase()}${text.text.slice(1)}, ${text.picture.said}. ` : "";
   const loss = text.loss === null ? "" : `The mean loss of this text is ${number(text.loss, 3)} nats per token. `;
-  return `${cut}Weights of step ${whole(text.step)}. ${loss}${text.notes.join(" ")}`;
+  return `${picture}${cut}Weights of step ${whole(text.step)}. ${loss}${text.notes.join(" ")}`;
 }
 
 // What is predicted at a token, or of all.
@@ -108,123 +108,169 @@ function answered(text, row) {
   if (!text.top) return [h("p.small", null, "The decoder reads these vectors by cross-attention.")];
   if (text.pooled) return [h("h3", null, `the class, from ${text.pooled}`), prediction(text, row)];
   const nats = text.losses ? unpack(text.losses).values[row] : NaN;
-  const next = text.written[row] ?? text.tokens[row + 1];
-  return [h("h3", null, text.causal ? "after " : "at ", h("code", null, token(text.tokens[row])), ` (${row})`), prediction(text, row),
-    h("p.small", null, Number.isFinite(nats) ? `The next token is ${token(next)}; its loss is ${number(nats)} nats.` : "")];
+  const names = namesOf(text.tokens);
+  const next = text.written.length ? namesOf(text.written)[row] : names[row + 1];
+  return [h("h3", null, text.causal ? "after " : "at ", h("code", null, names[row]), ` (${row})`), prediction(text, row),
+    h("p.small", null, Number.isFinite(nats) ? `The next token is ${next}; its loss is ${number(nats)} nats.` : "")];
 }
 
-// Everything of one text, token `state.position` followed, for `body`. -> its elements; `off` ends them.
-function drawn(off, el, body, state, text, base) {
-  const { layer, head } = state;
+// Tokens that are not those of the page's text: what a decoder writes, patches of an image.
+const hasOwnTokens = (text) => text.scope === "dec." || text.picture !== null;
+
+// Everything of one text for `body`. -> { elements, follow }, where `follow()` shows token `at()`, or one of the text's own that
+// `choose(i)` makes that; `off` ends them.
+function drawn(off, el, body, { text, base, layer, head, at, choose }) {
   const n = text.tokens.length;
   const colours = theme(el);
   const readout = h("p.readout", { "aria-live": "polite" });
-  const answer = h("div.answer-box");
+  const [answer, beyond] = [h("div.answer-box"), h("p.small")];
   const beside = base ? compared(off, { base, text, layer, head, colours }) : null;
-  const follow = (row) => {
-    state.position = row;
+  const words = hasOwnTokens(text) ? strip(text.tokens, (i, passing) => follow(passing ? i : choose(i)), () => follow()) : null;
+  const follow = (row = Math.min(at(), n - 1)) => {
+    beyond.textContent = words || at() < n ? "" : `Token ${at()} of the text is beyond the ${n} that are followed here; the last of these is shown.`;
     panels.forEach(({ mark }) => (mark.style.cssText = `top:${(row / n) * 100}%;height:${100 / n}%`));
-    words.forEach((word, i) => word.classList.toggle("on", i === row));
+    words?.show(row);
+    words?.each((word, i) => {
+      word.classList.toggle("on", i === row);
+      word.tabIndex = i === row ? 0 : -1;
+    });
     beside?.follow(row);
     answer.replaceChildren(...answered(text, row));
   };
-  const words = text.tokens.map((t, i) => h("button.word", { type: "button", onclick: () => follow(i), onpointerenter: (event) => event.pointerType === "mouse" && follow(i) }, token(t)));
+  const place = `${text.scope}L${layer}${text.n_heads ? `.H${head}` : ""}`;
   const panels = pictures(off, text, { layer, head }, colours, readout, follow);
-  const file = () => `forward-${text.scope}L${layer}${text.n_heads ? `.H${head}` : ""}-step-${text.step}`;
-  readout.textContent = restOf(text);
-  follow(state.position);
-  return [
+  const [followed, given] = text.picture ? ["patch", "pixels"] : ["token", text.scope ? "source, target" : "ids"];
+  readout.textContent = `Point at a number to see its value and the Python that returns it. The outlined row is the ${followed} being followed.`;
+  follow();
+  const elements = [
     beside?.el ?? null,
+    h("h3", null, h("code", null, place), ` on ${text.picture ? text.text : plural(n, "token")}`), beyond,
     text.picture ? h("div.shown-image", null, photograph(text.picture)) : null,
-    h("div.words", { role: "group", "aria-label": "tokens; one is followed through the model" }, words),
-    h("p.small.keep", null, h("span", null, aboutText(text)), takeAway(() => body, file)),
+    words && h("div", { role: "group", "aria-label": "tokens; one is followed through the model" }, words.el),
+    h("p.small.keep", null, h("span", null, aboutText(text)), takeAway(() => body, () => `forward-${place}-step-${text.step}`)),
     h("div.stages", null, panels.map((panel) => panel.el), h("div.stage.last", { style: "--role:var(--accent)" }, h("p.stage-name", null, h("b", null, text.top ? "prediction" : "output")), answer, h("p.stage-formula", null, text.formulas.prediction), h("code.stage-code", null, text.top ? "logits.softmax(-1)[0]" : `record["${text.scope}norm_f"][0]`))),
     readout,
-    h("p.small", null, "In Python: ", h("code", null, `run = qkv.load(RUN, weights="last"); logits, record = run.model.forward_recorded(${text.scope ? "source, target" : text.picture ? "pixels" : "ids"})`))];
+    h("p.small", null, "In Python: ", h("code", null, `run = qkv.load(RUN, weights="last"); logits, record = run.model.forward_recorded(${given})`))];
+  return { elements, follow };
 }
 
-function build({ model, el, off, ask: may, follow, hear, recolour }) {
-  const ask = may("forward");
-  const given = model.get("forward");
-  const parts = together();
-  const latest = lastOnly();
-  const state = { text: given, base: null, stack: "dec", source: given?.text ?? "", layer: given?.layers[0]?.layer ?? 0, head: 0, position: null, changes: [] };
-  const said = h("p.small", { role: "status" });
-  const [body, away] = [h("div"), h("div")];
-  const has = (layer) => state.text.layers.some((l) => l.layer === layer);
+const has = (text, layer) => text?.layers.some((l) => l.layer === layer);
 
-  // Ask again for what is shown now: another text, layer, step or change.
-  function fetchAgain(message = "") {
-    if (!ask || !state.source) return;
-    said.textContent = message;
-    const question = { text: state.source, step: model.get("step"), layer: state.layer };
-    latest(async () => {
-      const base = await ask("forward", question);
-      return [base, state.changes.length ? await ask("forward", { ...question, changes: state.changes }) : null];
-    }, ([base, changed]) => {
-      said.textContent = "";
-      Object.assign(state, { text: changed ?? base, base: changed ? base : null });
-      draw();
-    }, (error) => {
-      say(said, error.message);
-      const { text } = state; // what is asked next is asked of what is shown
-      Object.assign(state, text ? { source: text.text, changes: [...text.changes] } : { changes: [] });
-      changeBox.refresh();
+// What Python says of a question: [without its changes, with them or null].
+const both = async (ask, question) => [await ask("forward", { ...question, changes: [] }), question.changes.length ? await ask("forward", question) : null];
+
+// -> look(message): the page's sentence under the slider's weights, with what `question()` changes: what came with the page of it,
+// else what Python says (`message` meanwhile), for `take(text, base)`; `failed(why)` where there is none.
+function finder(model, ask, question, { take, failed, waits }) {
+  const given = model.get("forward");
+  const latest = lastOnly();
+  let shown = "";
+  return (message = "") => {
+    const sentence = model.get("sentence");
+    if (!sentence) return;
+    const { layer } = model.get("head");
+    const { text, changes } = question();
+    const kept = model.get("kept")[stepIndex(model.get("kept"), model.get("step"))];
+    const key = JSON.stringify([sentence.name, text, layer, kept, changes]);
+    if (key === shown) return;
+    shown = key;
+    latest(() => {}, () => {}, () => {}); // what was asked before is not waited for
+    if (given && given.text === text && !changes.length && (!ask || (given.step === kept && has(given, layer)))) return take(given, null);
+    if (!ask || !text) return failed(`The forward pass of this ${given?.picture ? "image" : "text"} was not saved with the page.`);
+    waits(message);
+    latest(() => both(ask, { ...question(), layer }), ([base, changed]) => take(changed ?? base, changed ? base : null), (error) => {
+      shown = "";
+      failed(error.message);
     });
+  };
+}
+
+// What else can be asked of the text that is shown, each an element.
+function asksOf({ model, off, ask: may }, ask, state, question) {
+  const at = () => Math.min(model.get("position"), state.text.tokens.length - 1);
+  return [
+    may("next") && nextToken((name, more) => ask(name, { ...question(), ...more }), () => model.get("position"), off),
+    may("backward") && wayBack(ask, question, off),
+    may("written") && writing(ask, () => ({ ...question(), position: at() }), off),
+    may("patch") && patching(ask, question, off)].filter(Boolean);
+}
+
+// What of the page's head the text of `state` has, put into it. -> { text, base }: the stack that is shown, null without a text
+function settle(state, { site, layer, head }) {
+  const stack = site === "enc" ? "enc" : "dec";
+  const of = (text) => (stack === "enc" && text?.encoder) || text;
+  const text = of(state.text);
+  if (text) Object.assign(state, { stack, layer: has(text, layer) ? layer : text.layers[0].layer, head: Math.min(head ?? 0, Math.max(0, text.n_heads - 1)) });
+  return { text, base: of(state.base) };
+}
+
+const absent = (text, { layer }) => (has(text, layer) ? null : h("p.small", null, `This page holds layers ${text.layers.map((l) => l.layer).join(", ")} of this text; layer ${layer} is not among them.`));
+
+// Which stack of a pair, in the page's head.
+const stackChoice = (model, state) => controls(state, () => (state.text?.encoder ? [{ key: "stack", label: "stack", options: [["enc", "encoder"], ["dec", "decoder, reading it"]] }] : []),
+  () => chooseHead(model, { ...model.get("head"), site: state.stack === "enc" ? "enc" : "cross" }));
+
+function build(place) {
+  const { model, el, off, ask: may, follow, hear, recolour } = place;
+  const ask = may("forward");
+  const parts = together();
+  const state = { text: null, base: null, stack: "dec", layer: 0, head: 0, own: Infinity, changes: [] };
+  const said = h("p.small", { role: "status" });
+  const [body, away] = [h("div"), h("div", { hidden: true })];
+  const question = () => ({ text: model.get("sentence")?.source ?? "", step: model.get("step"), changes: state.changes });
+  const isShown = () => state.text !== null && state.text.text === question().text;
+  const look = finder(model, ask, question, { take, failed, waits: (message) => (said.textContent = message) });
+  /** @type {(row?: number) => void} */
+  let followed = () => {};
+
+  function take(text, base) {
+    const [isOther, isOtherText] = [text !== state.text, text.text !== state.text?.text];
+    said.textContent = "";
+    Object.assign(state, { text, base, own: isOtherText ? Infinity : state.own });
+    draw();
+    if (!isOther) return;
+    away.hidden = false;
+    for (const one of asks) one.renew(isOtherText ? text.text : undefined);
   }
-  const changeBox = ask ? change({ model, state, apply: () => fetchAgain("Changing …") }) : null;
-  const choices = controls(state, () => {
-    const { text } = state;
-    if (!text) return [];
-    const layers = ask ? [...Array(text.n_layers).keys()] : text.layers.map((l) => l.layer);
-    const of = (label, values) => ({ key: label, label, options: values.map((v) => [v, `${label[0].toUpperCase()}${v}`]), most: 8, named: true });
-    const stacks = text.encoder ? { key: "stack", label: "stack", options: [["enc", "encoder"], ["dec", "decoder, reading it"]] } : null;
-    return [stacks, of("layer", layers), text.n_heads ? of("head", [...Array(text.n_heads).keys()]) : null];
-  }, (key) => {
-    if (key === "stack") state.position = null;
-    if (key === "layer" && !has(state.layer)) fetchAgain();
-    else draw();
-  });
-  const shown = (text) => (state.stack === "enc" && text?.encoder) || text;
+  function failed(message) {
+    state.changes = [...(state.text?.changes ?? [])]; // what is asked next is asked of what is shown
+    changeBox?.refresh();
+    say(said, message);
+    if (isShown()) return;
+    Object.assign(state, { text: null, base: null });
+    away.hidden = true;
+    draw();
+  }
+  const changeBox = ask ? change({ model, state, apply: () => look("Changing …") }) : null;
+  const choices = stackChoice(model, state);
   function draw() {
-    if (!state.text || !has(state.layer)) return;
-    const text = shown(state.text);
     parts();
+    clear(body);
+    const { text, base } = settle(state, model.get("head"));
     choices.draw();
     changeBox?.refresh();
-    const n = text.tokens.length;
-    state.position = Math.max(0, Math.min(state.position ?? n - 2, n - 1));
-    add(clear(body), drawn(parts, el, body, state, text, shown(state.base)));
+    if (!text) return;
+    const at = () => (hasOwnTokens(text) ? state.own : model.get("position"));
+    const found = drawn(parts, el, body, { text, base, layer: state.layer, head: state.head, at, choose: (i) => (state.own = i) });
+    followed = found.follow;
+    add(body, [absent(text, model.get("head")), found.elements]);
+    body.dataset.step = String(text.step);
   }
-  // The head that the address of the page names, where this text has it or Python can be asked for it.
-  function pointed() {
-    const asked = headAt(model.get("address"));
-    const there = (text) => asked.head < text.n_heads && (ask ? asked.layer < text.n_layers : has(asked.layer));
-    if (!asked || !state.text || !there(state.text) || (asked.layer === state.layer && asked.head === state.head)) return;
-    Object.assign(state, asked);
-    if (has(asked.layer)) draw();
-    else fetchAgain();
-  }
-  const kept = () => model.get("kept")[stepIndex(model.get("kept"), model.get("step"))];
-  const typed = async (source) => {
-    state.source = source;
-    state.position = null;
-    fetchAgain("Reading …");
-  };
-  add(el, [ask ? entry(typed, { value: state.source.slice(0, 400), label: given?.encoder ? "A source of your own, or a source => and its target" : undefined }) : null, changeBox?.el ?? null, said, choices.el, body, away]);
-  const question = () => ({ text: state.source, step: model.get("step"), changes: state.changes });
-  if (ask && may("backward")) away.append(wayBack(ask, question, off));
-  if (ask && may("written")) away.append(writing(ask, () => ({ ...question(), position: state.position }), off));
-  if (ask && may("patch")) away.append(patching(ask, question, off));
-  const pointedSoon = inSight(el, pointed);
-  off.add(pointedSoon.off);
-  hear(["address"], pointedSoon);
-  follow(["step"], () => state.text && ask && kept() !== state.text.step && fetchAgain());
+  add(el, [changeBox?.el ?? null, said, choices.el, body, away]);
+  const asks = ask ? asksOf(place, ask, state, question) : [];
+  add(away, asks);
+  const soon = inSight(el, look);
+  off.add(soon.off);
+  hear(["sentence", "head"], () => (isShown() && has(state.text, model.get("head").layer) ? draw() : soon()));
+  hear(["position"], () => {
+    if (!state.text) return;
+    followed();
+    asks.forEach((one) => one.point?.());
+  });
+  follow(["step"], () => look());
   off.add(parts);
   recolour(draw);
-  if (state.text) draw();
-  else fetchAgain();
-  pointedSoon();
+  look();
 }
 
 const render = view(build, { needs: (model) => model.get("forward") || (model.get("ask") && model.get("host").can.includes("forward")) });

@@ -2,26 +2,19 @@
 // One head on one text, large: token to token with hover both ways, what each token receives, the entropy of each row, and
 // the text itself shaded by what a token reads or by who reads it.
 
-import { add, clear, h, named, say } from "./dom.js";
-import { fixed, number, percent, token, whole } from "./format.js";
+import { add, h, named, say } from "./dom.js";
+import { axis } from "./axis.js";
+import { fixed, number, percent, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { takeAway } from "./keep.js";
 import { raster } from "./raster.js";
 import { margins } from "./margins.js";
 import { theme } from "./theme.js";
-import { leadingOf, shade, word } from "./tokens.js";
+import { isolated, leadingOf, namesOf, shade, strip } from "./tokens.js";
 import { controls } from "./view.js";
 import { LEAST, headName, longHead, square, sumsOf, withoutFirst } from "./reading.js";
 
-const STRIP = 128; // tokens of the text that stand beside the picture at once
 const CELLS = 512; // along a side of a long text's picture
-
-// What a head does most, where that stands out against even attention.
-export function leading(note) {
-  if (!note) return null;
-  const best = note.shares.reduce((a, b) => (b.share - b.even > a.share - a.even ? b : a));
-  return best.share - best.even > 0.15 ? best : null;
-}
 
 export function numbers(note) {
   const even = (text) => h("span.even", null, ` even: ${text}`);
@@ -33,7 +26,8 @@ export function numbers(note) {
 // What the head does with tokens, in words. `every` is its pattern, null of a long text; `state` as that of head.
 function sentences(text, state, every) {
   const n = text.tokens.length;
-  const called = (i) => `${token(text.tokens[i])} (${i})`;
+  const names = namesOf(text.tokens);
+  const called = (i) => `${isolated(names[i])} (${i})`;
   const hidden = (i, j) => text.causal && (state.way === "reads" ? j > i : i > j);
   // A share in words: of all that a token gives, or of what it leaves for others than the first, of which a small part holds one digit.
   const all = () => every === null || state.first;
@@ -56,9 +50,10 @@ function sentences(text, state, every) {
   };
 }
 
-// The pattern as a picture: all of it, or of a long text, whose numbers `far` gives, a region. `tell(query, key)` is called for
-// the cell under the pointer, `failed` where numbers do not come. -> { el, hint, load, panel }
-function pictureOf(off, { text, state, values, far, scale, tell, failed }) {
+// The pattern as a picture, its tokens along both sides: all of it, or of a long text, whose numbers `far` gives, a region.
+// `tell(query, key)` is called for the cell under the pointer, `leave` when it goes, `failed` where numbers do not come.
+// -> { el, hint, load, panel }
+function pictureOf(off, { text, state, values, far, scale, tell, leave, failed }) {
   const n = text.tokens.length;
   const view = { top: 0, left: 0, block: far ? Math.ceil(n / CELLS) : 1 };
   const size = () => (far ? Math.min(CELLS, Math.ceil(n / view.block)) : n);
@@ -72,38 +67,28 @@ function pictureOf(off, { text, state, values, far, scale, tell, failed }) {
     load();
   };
   const panel = raster(off, { label: `attention of layer ${state.layer} head ${state.head}, down queries, across keys`, rows: size(), columns: size(), style: "aspect-ratio:1",
-    values: values ?? new Float32Array(size() * size()).fill(NaN), scale, tell: (row, column) => tell(...place(row, column)), pick });
+    values: values ?? new Float32Array(size() * size()).fill(NaN), scale, tell: (row, column) => tell(...place(row, column)), pick, leave });
+  const [down, across] = [axis("down"), axis("across")];
+  const name = (from) => Array.from({ length: size() }, (_, i) => namesOf(text.tokens)[from + i * view.block] ?? "");
+  const label = () => {
+    down.show(name(view.top));
+    across.show(name(view.left));
+  };
+  label();
   const hint = h("p.small");
   function load() {
     const cells = size();
     hint.textContent = n <= CELLS ? "" : zoomed() ? `Queries ${view.top}–${view.top + cells - 1}, keys ${view.left}–${view.left + cells - 1}, every number. Click for the whole.`
       : `Each cell is the largest of ${view.block} × ${view.block} shares. Click to zoom in.`;
+    label();
     far.region(text, view.top, view.left, cells, view.block, (found) => panel.update({ values: found, rows: cells, columns: cells }), failed);
   }
-  return { panel, hint, load };
+  return { el: h("div.with-axes", null, across.el, down.el, panel.el), panel, hint, load };
 }
 
-// The text itself around the token that is looked at. -> { el, show(around), each(run) }
-function stripOf(text, look) {
-  const n = text.tokens.length;
-  const el = h("div.words");
-  let [from, buttons] = [-1, []];
-  return {
-    el,
-    show(around) {
-      const start = n <= STRIP * 2 ? 0 : Math.max(0, Math.min(n - STRIP, around - STRIP / 2));
-      if (start === from) return;
-      from = start;
-      const on = { look: (i, passing) => look(i, null, passing), at: (i) => buttons[i - from] };
-      buttons = text.tokens.slice(start, n <= STRIP * 2 ? n : start + STRIP).map((name, j) => word(name, start + j, n, on));
-      clear(el).append(...buttons);
-    },
-    each: (run) => buttons.forEach((button, b) => run(button, from + b)),
-  };
-}
-
-// options: { text, at, state: { layer, head, query, way, first }, note, ask, scale }
-export function head(off, el, { text, at, state, note, ask, scale }) {
+// options: { text, at, state: { layer, head, query, way, first }, note, ask, scale, choose }; `choose(i)` makes a token that of the
+// page. -> what shows another token
+export function head(off, el, { text, at, state, note, ask, scale, choose }) {
   const n = text.tokens.length;
   const long = text.tile > 0;
   const name = headName(text, state);
@@ -114,11 +99,12 @@ export function head(off, el, { text, at, state, note, ask, scale }) {
   const failed = (error) => say(readout, error.message);
   const said = sentences(text, state, every);
   let asked = 0;
-  const { panel, hint, load } = pictureOf(off, { text, state, values: values(), far, scale, failed, tell: (q, k) => look(state.way === "reads" ? q : k, [q, k]) });
-  const strip = stripOf(text, (i, pair, stay) => look(i, pair, stay));
+  const rest = () => look(state.query, null, true);
+  const { el: picture, panel, hint, load } = pictureOf(off, { text, state, values: values(), far, scale, failed, leave: rest, tell: (q, k) => look(state.way === "reads" ? q : k, [q, k]) });
+  const words = strip(text.tokens, (i, passing) => (passing ? look(i, null, true) : choose(i)), rest);
   const sides = h("div.margins");
   const drawMargins = (sums) => margins(sides, off, { sums, key: said.called, query: said.called, seenBy: (i) => (text.causal ? n - i : n), sees: (i) => (text.causal ? i + 1 : n),
-    say: (words) => (readout.textContent = words), rest: () => look(state.query) });
+    say: (told) => (readout.textContent = told), rest });
 
   // -> what token i reads (or who reads it), all numbers; a promise for a long text
   function line(i) {
@@ -127,21 +113,20 @@ export function head(off, el, { text, at, state, note, ask, scale }) {
     return Float32Array.from({ length: n }, (_, j) => (state.way === "reads" ? grid[i * n + j] : grid[j * n + i]));
   }
   function look(i, pair = null, stay = false) {
-    state.query = i;
     const mine = ++asked;
     const found = line(i);
     if (found instanceof Promise) found.then((row) => mine === asked && show(i, row, pair, stay), failed);
     else show(i, found, pair, stay);
   }
   function show(i, row, pair, stay) {
-    if (!stay) strip.show(i);
+    if (!stay) words.show(i);
     const colours = theme(el);
-    strip.each((button, j) => {
+    words.each((button, j) => {
       const isHidden = said.hidden(i, j);
       shade(button, isHidden || Number.isNaN(row[j]) ? 0 : scale.position(row[j]), colours, "transparent");
       button.classList.toggle("future", isHidden);
       button.classList.toggle("on", j === i);
-      button.tabIndex = j === i ? 0 : -1;
+      button.tabIndex = j === state.query ? 0 : -1;
       button.title = isHidden ? "" : fixed(row[j], 2);
     });
     if (!pair && !long) panel.point(i, i);
@@ -153,10 +138,11 @@ export function head(off, el, { text, at, state, note, ask, scale }) {
     look(state.query);
   });
   add(el, [h("h3", null, h("code", null, name), ` token by token${long ? `, ${whole(n)} of them` : ""}`, takeAway(() => el, () => `${name}.pattern`)),
-    h("div.head-detail", null, h("div.panel", null, panel.el, hint, sides), h("div", null, choices.el, strip.el, readout, note ? numbers(note) : null))]);
+    h("div.head-detail", null, h("div.panel", null, picture, hint, sides), h("div", null, choices.el, words.el, readout, note ? numbers(note) : null))]);
   if (long) {
     load();
     far.sums().then((found) => drawMargins({ received: unpack(found.received).values, entropy: unpack(found.entropy).values }), () => {});
   } else drawMargins(sumsOf(text, at, state));
   look(state.query);
+  return look;
 }

@@ -2,6 +2,7 @@
 // Which run this is, in one glance: name, verdict, and the facts that size it.
 
 import { add, h, named } from "./dom.js";
+import { asOf } from "./as_of.js";
 import { duration, large, number, whole } from "./format.js";
 import { view } from "./view.js";
 
@@ -16,11 +17,12 @@ function live({ model, follow }) {
     if (!line.hidden) line.textContent = model.get("connected") === false ? "The server has stopped; this page stays as it is." : !pulse.edition ? "The run is no longer in its folder; this page stays until another run is trained there." : `Training: step ${whole(pulse.step)}${pulse.loss === null ? "" : `, loss of its batch ${number(pulse.loss)}`}`;
   };
   follow(["pulse", "connected"], show);
+  show(); // made anew, it says again what it knows
   return line;
 }
 
 function build(place) {
-  const { model, el } = place;
+  const { model, el, off } = place;
   const run = model.get("run");
   /** @type {[string, string][]} */
   const all = [
@@ -39,8 +41,9 @@ function build(place) {
     h("p.verdict", null, run.verdict),
     model.get("host").kind === "page" ? live(place) : null,
     named("facts", facts)]);
+  if (model.get("host").kind === "page") off.add(asOf(model, el, ["run"]));
 }
 
-const render = view(build);
+const render = view(build, { anew: ["run"] });
 
 export default { render };

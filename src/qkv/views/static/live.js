@@ -5,18 +5,22 @@
 import { h, lastOnly } from "./dom.js";
 import { allSteps, empty, openPage } from "./sections.js";
 import { ask, listen, payload, purse } from "./server.js";
+import header from "./header.js";
+import loss from "./loss.js";
+import { createModel } from "./model.js";
 import { openStudy } from "./studied.js";
 
 const LEAST = 1; // seconds between two rounds
 
 // Where the sections stand that a run in training changes: read again while one of these is in sight. The slider stands
 // everywhere, and its steps come with the map.
-const PLACES = { loss: ["loss"], map: ["grid", "map", "stepper"], grid: ["grid"], matrices: ["matrices"], samples: ["answers"], rows: ["matrices", "words"], words: ["words"] };
+const PLACES = { run: ["head"], answers: ["answers"], ledger: ["answers"], loss: ["loss", "answers"], map: ["grid", "map", "answers", "stepper"], grid: ["grid"], matrices: ["matrices"], samples: ["answers"], rows: ["matrices", "words"], words: ["words"] };
 
 // Sections that changed between two pulses; a training goes back where its loss has spiked.
 export function changed(before, now) {
   const sections = [];
   if (now.step !== before.step || now.evaluations !== before.evaluations) sections.push("loss");
+  if (now.evaluations !== before.evaluations) sections.push("run", "answers", "ledger");
   if (now.recorded !== before.recorded) sections.push("map");
   if (now.snapshot !== before.snapshot) sections.push("grid", "matrices", "samples", "rows", "words");
   return sections;
@@ -29,7 +33,7 @@ function sections(more) {
     for (const { target, isIntersecting } of entries) seen[isIntersecting ? "add" : "delete"](target.id);
     more();
   });
-  document.querySelectorAll("section.section").forEach((section) => observer.observe(section));
+  document.querySelectorAll("section.section, .page-head").forEach((section) => observer.observe(section));
   document.addEventListener("visibilitychange", more);
   return (name) => !document.hidden && PLACES[name].some((id) => seen.has(id));
 }
@@ -59,7 +63,8 @@ function follow(model) {
   const inSight = sections(() => catchUp());
   const before = laid(model);
   const isFollowing = () => !model.get("steps").length || model.get("step") === model.get("steps").at(-1);
-  const wanted = (name) => inSight(name) || (!document.hidden && empty(model.get(name))); // a section without data may have no place yet
+  const held = (name) => name === "answers" && document.activeElement?.closest("#answers"); // who reads there keeps the place
+  const wanted = (name) => (inSight(name) && !held(name)) || (!document.hidden && empty(model.get(name))); // a section without data may have no place yet
   function take(values) {
     const following = isFollowing();
     for (const [name, value] of Object.entries(values)) model.set(name, value);
@@ -76,7 +81,8 @@ function follow(model) {
     try {
       const response = await fetch(`sections?names=${names.join(",")}`);
       if (response.ok) {
-        const { wait: spare, ...values } = await response.json();
+        const { wait: spare, as_of: read, ...values } = await response.json();
+        model.set("asOf", { ...model.get("asOf"), ...read });
         Object.keys(values).forEach((name) => pending.delete(name));
         const since = performance.now();
         take(values);
@@ -94,11 +100,12 @@ function follow(model) {
     const pulse = JSON.parse(data);
     const was = told;
     told = pulse;
+    document.documentElement.dataset.now = pulse.step;
     model.set("pulse", pulse);
     if (!pulse.edition) return pending.clear(); // the folder was taken away, perhaps to be trained anew
     if (was && pulse.edition !== was.edition) return again(true, true);
     if (pulse.finished && was && !was.finished) return again(isFollowing()); // answers and baselines are written at the end
-    (was ? changed(was, pulse) : pulse.finished ? [] : ["loss", "map"]).forEach((name) => pending.add(name));
+    (was ? changed(was, pulse) : pulse.finished ? [] : ["loss", "map", "run", "answers"]).forEach((name) => pending.add(name));
     catchUp();
   }, (stands) => model.set("connected", stands));
 }
@@ -119,9 +126,21 @@ function followStudy(main, found) {
   });
 }
 
+// The head of the page and its losses, for as long as all else is being read.
+async function openFirst(main) {
+  const found = await fetch("first").then((response) => response.json()).catch(() => ({}));
+  if (!found.run) return;
+  const model = createModel({ ...found, host: { kind: "first", can: [] } });
+  const [head, section] = [h("header.page-head"), h("section.section", { "data-step": found.as_of }, h("h2", null, "Is it learning?"))];
+  main.replaceChildren(head, h("p.missing", { role: "status" }, "Reading the rest of the run …"), section);
+  header.render({ model, el: head });
+  loss.render({ model, el: section });
+}
+
 async function start() {
   const main = document.querySelector("main");
   try {
+    await openFirst(main);
     const found = await payload();
     if (found.study) {
       openStudy(main, found);

@@ -8,7 +8,8 @@ import { h } from "./dom.js";
 import { fixed, number, token } from "./format.js";
 import { unpack } from "./decode.js";
 import { chart, figure, plot, widthOf } from "./figure.js";
-import { asked } from "./entry.js";
+import { asked, dated } from "./entry.js";
+import { namesOf } from "./tokens.js";
 
 /** @import { Off } from "./dom.js" */
 
@@ -55,8 +56,10 @@ function draw(off, el, found) {
   const [a, b] = found.answers.map(token);
   const difference = found.odds[0] - found.odds[1];
   const differs = (i) => found.tokens[i] !== found.others[i];
-  const name = (i) => (differs(i) ? `${token(found.tokens[i])}←${token(found.others[i])}` : token(found.tokens[i]));
-  el.append(h("p.sentence", null, found.causal ? "After " : "At ", h("code", null, token(found.tokens[found.position])), ": is it ", h("code", null, a), " or ", h("code", null, b),
+  const [names, others] = [namesOf(found.tokens), namesOf(found.others)];
+  const name = (i) => (differs(i) ? `${names[i]}←${others[i]}` : names[i]);
+  dated(el, found.step);
+  el.append(h("p.sentence", null, found.causal ? "After " : "At ", h("code", null, names[found.position]), ": is it ", h("code", null, a), " or ", h("code", null, b),
     `? The log-odds of the first over the second are ${number(found.odds[0], 2)} nats for this text and ${number(found.odds[1], 2)} for the other, a difference of ${number(difference, 2)}. Each cell copies one activation from the other text and recomputes the rest${found.caution ? "." : ". A share of 0 leaves the answer unchanged; 1 makes it that of the other text. Point at a cell for the value in nats."}`));
   if (found.caution) el.append(h("p.sentence", null, found.caution));
   const scale = found.caution ? { unit: " nats", top: 0.5, least: 0.02 } : {};
@@ -73,15 +76,19 @@ function drawWritten(off, el, found) {
   const of = (values, i, per) => Array.from(values, (share, at) => ({ layer: `L${Math.floor(at / per)}`, i: i + (at % per), share }));
   const rows = [...(heads ? of(heads.values, 0, n) : of(mixer.values, 0, 1)), ...(mlp ? of(mlp.values, n || 1, 1) : [])];
   const names = [...(heads ? Array.from({ length: n }, (_, i) => `H${i}`) : ["mixer"]), "MLP"];
-  el.append(h("p.sentence", null, found.causal ? "After " : "At ", h("code", null, token(found.tokens[found.position])), " the model prefers ", h("code", null, a), " to ", h("code", null, b),
+  dated(el, found.step);
+  el.append(h("p.sentence", null, found.causal ? "After " : "At ", h("code", null, namesOf(found.tokens)[found.position]), " the model prefers ", h("code", null, a), " to ", h("code", null, b),
     ` by ${number(found.log_odds, 2)} nats. That is a sum: the row of W_E contributes ${number(found.embed, 2)}, the biases ${number(found.biases, 2)}, and each head and MLP the value shown here.`));
   picture(off, el, { title: "Who writes the answer", caption: "Log-odds that each part contributes, in nats, with the scale of the last norm held fixed (direct logit attribution). Indirect effects are not counted.",
     rows, name: (i) => names[i], told: (i) => names[i], unit: " nats", top: Math.max(...rows.map((row) => Math.abs(row.share))) || 1, least: 0.02 });
 }
 
 /** -> an element with a button; `question()` says on what, the followed token among it. @param {Off} off */
-export const writing = (ask, question, off) => asked(off, {
-  button: "who writes the answer at the followed token?", waiting: "Taking the answer apart …", question: () => ask("written", question()), draw: drawWritten });
+export function writing(ask, question, off) {
+  const el = asked(off, { button: "who writes the answer at the followed token?", waiting: "Taking the answer apart …", question: () => ask("written", question()), draw: drawWritten });
+  el.point = el.renew;
+  return el;
+}
 
 /** -> an element; `question()` says on what. @param {Off} off */
 export const patching = (ask, question, off) => asked(off, {

@@ -31,6 +31,19 @@ const PLACES = { "": (layer) => `L${layer}`, enc: (layer) => `enc.L${layer}`, de
 // The address of a head of this text's attention.
 export const headName = (text, { layer, head }) => `${PLACES[text.site](layer)}.H${head}`;
 
+// What a head does most, where that stands out against even attention.
+export function leading(note) {
+  if (!note) return null;
+  const best = note.shares.reduce((a, b) => (b.share - b.even > a.share - a.even ? b : a));
+  return best.share - best.even > 0.15 ? best : null;
+}
+
+// The head that does the most pronounced thing.
+export function boldest(text) {
+  const last = text.heads.slice(-text.n_layers * text.n_heads);
+  return last.reduce((a, b) => ((leading(b)?.share ?? 0) > (a ? leading(a)?.share ?? 0 : 0) ? b : a), null);
+}
+
 // Blocks that lie in the future altogether.
 function hideFuture(values, rows, columns, causal, block, top = 0, left = 0) {
   if (causal) for (let r = 0; r < rows; r++) for (let c = 0; c < columns; c++) {

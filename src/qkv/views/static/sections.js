@@ -4,6 +4,7 @@
 // place and leaves the others alone.
 
 import { atEnds, h, wayTo } from "./dom.js";
+import { asOf } from "./as_of.js";
 import { createModel, watch } from "./model.js";
 import answers from "./answers.js";
 import attention from "./attention.js";
@@ -11,6 +12,7 @@ import curve from "./curve.js";
 import decisions from "./decisions.js";
 import { why } from "./fits.js";
 import forward from "./forward.js";
+import { glossary } from "./glossary.js";
 import grid from "./grid.js";
 import header from "./header.js";
 import loss from "./loss.js";
@@ -20,6 +22,7 @@ import map from "./map.js";
 import matrices from "./matrices.js";
 import matrix from "./matrix.js";
 import own from "./own.js";
+import { begin, sentence } from "./sentence.js";
 import play_section from "./play_section.js";
 import measures from "./measures.js";
 import slider from "./slider.js";
@@ -53,6 +56,9 @@ const SECTIONS = [
   ["measures", "Formulas and sources", "Formulas", "map", "What each number of this page is: formula, range, source, and what to compare it with.", [measures]],
 ];
 
+// Of which keys of the page a section's numbers are; the others say at each picture under the weights of which step it was made.
+const DATED = { answers: ["answers"], loss: ["loss"], grid: ["grid", "map"], map: ["map"], matrices: ["matrices"], own: ["own"], made: ["made"] };
+
 export const empty = (value) => value === null || value === undefined || (Array.isArray(value) && !value.length);
 
 function attempt(el, draw) {
@@ -78,7 +84,8 @@ const AT_A_TIME = 40; // milliseconds of drawing before the page is given back
 function inTurn(numbers) {
   const tasks = [];
   let [place, arrived] = [Infinity, false];
-  const add = (el, draw, { early = false } = {}) => tasks.splice(place++, 0, { el, draw, early });
+  let done = false; // what is made again later is made at once
+  const add = (el, draw, { early = false } = {}) => (done ? attempt(el, draw) : tasks.splice(place++, 0, { el, draw, early }));
   const run = ({ el, draw }) => {
     place = 0;
     attempt(el, draw);
@@ -97,6 +104,7 @@ function inTurn(numbers) {
       await new Promise((next) => setTimeout(next));
       since = performance.now();
     }
+    done = true;
     document.documentElement.dataset.ready = "yes";
   }
   addEventListener("beforeprint", () => {
@@ -151,11 +159,12 @@ export function openPage(main, payload, ask = null, numbers = null) {
   const first = payload.map?.rows.find((row) => row.kind === "W_Q") ?? payload.map?.rows[0];
   const model = createModel({ ...payload, ask, steps, step: steps[steps.length - 1] ?? 0, section: "", address: first?.address ?? payload.matrices?.items[0]?.address ?? null });
   const asked = fromAddress(model);
+  begin(model);
 
   const holds = (keys) => typeof keys === "function" ? keys(payload) : [keys].flat().some((key) => !empty(payload[key]));
   const asks = (id) => ask !== null && payload.host.can.includes(id); // a section that needs no data of its own
 
-  const head = h("header.page-head");
+  const head = h("header.page-head", { id: "head" });
   main.append(head);
   attempt(head, () => header.render({ model, el: head }));
   main.append(...(payload.damaged ?? []).map((sentence) => h("p.missing.damaged", { role: "alert" }, `Not whole: ${sentence}.`)));
@@ -169,16 +178,21 @@ export function openPage(main, payload, ask = null, numbers = null) {
     if (hasData && lead) section.append(h("p.lead", null, typeof lead === "function" ? lead(payload) : lead));
     if (payload.missing[id] && !asks(id)) section.append(h("p.missing", null, payload.missing[id]));
     main.append(section);
+    if (hasData && DATED[id]) asOf(model, section, DATED[id]);
     if (hasData) views.forEach((view) => turn.add(section, () => view.render({ model, el: section }), { early: view === answers }));
   }
   attempt(head, () => tour.render({ model, el: head })); // when its stops are there
+  const dock = h("div.dock");
+  main.append(dock);
+  attempt(dock, () => sentence({ model, el: dock }));
   if (steps.length > 1) {
     const bar = h("div.stepper");
-    main.append(bar);
+    dock.append(bar);
     slider.render({ model, el: bar });
   }
   watch(model, "step", atEnds(300, () => toAddress(model))); // a browser that writes a page's address misses some frames
   for (const key of ["address", "section"]) watch(model, key, () => toAddress(model));
+  turn.add(main, () => glossary([head, ...main.querySelectorAll("section.section")]));
   if (asked) turn.add(main, () => goTo(asked));
   addEventListener("hashchange", () => { // a link that was opened in the same tab
     goTo(fromAddress(model));

@@ -1,10 +1,71 @@
 // @ts-check
-// A text as buttons, one a token, shaded by what a head reads or by who reads it.
+// The tokens of a text: their names, with those that spell one character together, and the text as buttons, one a token,
+// shaded by what a head reads or by who reads it.
 
-import { h } from "./dom.js";
+import { add, clear, h } from "./dom.js";
 import { token } from "./format.js";
 
 /** @import { Colours } from "./theme.js" */
+
+const PART = /^<0x[0-9A-F]{2}(?:\+0x[0-9A-F]{2})*>$/; // a token that is part of a character, as `Tokenizer.token` writes it
+const STRIP = 128; // tokens of a long text that stand in a row at once
+const [encoder, decoder] = [new TextEncoder(), new TextDecoder("utf-8", { ignoreBOM: true })];
+
+const bytesOf = (name) => (PART.test(name) ? Uint8Array.from(name.match(/[0-9A-F]{2}(?=[+>])/g), (digits) => parseInt(digits, 16)) : encoder.encode(name));
+
+// How many bytes at the end begin a character that was cut off.
+function cutOff(bytes) {
+  for (let n = 1; n <= Math.min(3, bytes.length); n++) {
+    const byte = bytes[bytes.length - n];
+    if (byte >= 0xc0) return n < (byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2) ? n : 0;
+    if (byte < 0x80) return 0;
+  }
+  return 0;
+}
+
+/**
+ * The characters, as a reader sees them, that take several tokens: `to` is behind the last of them. None where the tokens spell
+ * no text.
+ * @param {string[]} tokens @returns {{ from: number, to: number, text: string }[]}
+ */
+export function characters(tokens) {
+  const parts = tokens.map(bytesOf);
+  const all = Uint8Array.from(parts.flatMap((part) => [...part]));
+  const whole = all.subarray(0, all.length - cutOff(all));
+  const text = decoder.decode(whole);
+  if (encoder.encode(text).length !== whole.length) return [];
+  const ends = new Set();
+  let [from, start, at] = [0, 0, 0];
+  const segments = globalThis.Intl?.Segmenter ? [...new Intl.Segmenter().segment(text)].map((one) => one.segment) : [...text];
+  for (const segment of segments) ends.add((at += encoder.encode(segment).length));
+  at = 0;
+  const found = [];
+  parts.forEach((part, i) => {
+    at += part.length;
+    if (!ends.has(at)) return;
+    if (i > from) found.push({ from, to: i + 1, text: decoder.decode(whole.subarray(start, at)) });
+    [from, start] = [i + 1, at];
+  });
+  return found;
+}
+
+const named = new WeakMap();
+
+/** Each token as a person reads it: part of a character by the character, `😀 2/4`. @param {string[]} tokens @returns {string[]} */
+export function namesOf(tokens) {
+  if (!named.has(tokens)) {
+    const names = tokens.map(token);
+    for (const { from, to, text } of characters(tokens)) for (let i = from; i < to; i++) names[i] = `${token(text)} ${i - from + 1}/${to - from}`;
+    named.set(tokens, names);
+  }
+  return named.get(tokens);
+}
+
+// Whether its first letter belongs to a script that is written from right to left.
+const leftwards = (text) => /^[^\p{L}]*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u.test(text);
+
+/** A name in a sentence that it may not turn around. @param {string} name */
+export const isolated = (name) => (leftwards(name) ? `\u2068${name}\u2069` : name);
 
 /**
  * Token `i` of `n`. `look(i, passing)` is told of the pointer and of the arrow keys, which go on to the button that `at(i)` gives;
@@ -14,14 +75,49 @@ import { token } from "./format.js";
  */
 export function word(name, i, n, { look, at, leave }) {
   const arrow = (event) => {
-    const to = { ArrowLeft: i - 1, ArrowRight: i + 1, Home: 0, End: n - 1 }[event.key];
+    const way = event.target.closest("[dir=rtl]") ? -1 : 1;
+    const to = { ArrowLeft: i - way, ArrowRight: i + way, Home: 0, End: n - 1 }[event.key];
     if (to === undefined || to < 0 || to >= n) return;
     event.preventDefault();
     look(to);
     at(to)?.focus();
   };
   return h("button.word", { type: "button", tabindex: "-1", onclick: () => look(i), onpointerenter: (event) => event.pointerType === "mouse" && look(i, true),
-    onpointerleave: leave, onkeydown: arrow }, token(name));
+    onpointerleave: leave, onkeydown: arrow }, name);
+}
+
+/**
+ * The text itself around the token that is looked at, those of one character in one frame.
+ * @param {string[]} tokens @param {(i: number, passing?: boolean) => void} look @param {() => void} [leave]
+ */
+export function strip(tokens, look, leave) {
+  const n = tokens.length;
+  const [names, groups] = [namesOf(tokens), characters(tokens)];
+  const el = h("div.words", { dir: leftwards(names.join("")) ? "rtl" : null });
+  let [from, buttons] = [-1, []];
+  return {
+    el,
+    show(around) {
+      const start = n <= STRIP * 2 ? 0 : Math.max(0, Math.min(n - STRIP, around - STRIP / 2));
+      if (start === from) return;
+      from = start;
+      const to = n <= STRIP * 2 ? n : start + STRIP;
+      buttons = names.slice(start, to).map((name, j) => word(name, start + j, n, { look, leave, at: (i) => buttons[i - from] }));
+      clear(el);
+      for (let i = start; i < to;) {
+        const group = groups.find((one) => one.from <= i && i < one.to);
+        const end = Math.min(to, group?.to ?? i + 1);
+        const shown = buttons.slice(i - start, end - start);
+        if (group) shown.forEach((button, j) => {
+          button.setAttribute("aria-label", `${names[i + j]}, ${tokens[i + j]}`);
+          button.textContent = i + j === group.from ? token(group.text) : "·";
+        });
+        add(el, [group ? h("span.character", { title: `${token(group.text)} is ${group.to - group.from} tokens` }, shown) : shown]);
+        i = end;
+      }
+    },
+    each: (run) => buttons.forEach((button, b) => run(button, from + b)),
+  };
 }
 
 /** @param {HTMLElement} button @param {number} position  on the colours @param {Colours} colours @param {string} [otherwise]  where there is none */

@@ -3,7 +3,7 @@
 // q, k and v, with what another basis inside a head would make of it.
 
 import { d3 } from "./vendor.js";
-import { add, clear, h, lastOnly, newId, scroll, table, together } from "./dom.js";
+import { add, atMostEvery, clear, h, lastOnly, newId, say, scroll, table, together } from "./dom.js";
 import { fixed, number, token, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { plane } from "./plane.js";
@@ -11,7 +11,7 @@ import { raster } from "./raster.js";
 import { bar, linear } from "./scale.js";
 import { theme } from "./theme.js";
 import { controls, view } from "./view.js";
-import { entry } from "./entry.js";
+import { namesOf } from "./tokens.js";
 
 // What a reader would call a word: 2, a letter: 1, anything else: 0.
 const wordlike = (text) => (/^\s*\p{L}{2,}$/u.test(text) ? 2 : /^\s*\p{L}$/u.test(text) ? 1 : 0);
@@ -23,7 +23,8 @@ function neighboursOf(section, at, chosen) {
 
 const listed = (pairs, nothing) => (pairs.length ? h("ol.near", null, pairs.map(([name, cosine]) => h("li", null, h("code", null, token(name)), " ", h("span.amount", null, fixed(cosine))))) : h("p.small", null, nothing));
 
-function near({ model, ask: may, figure }, section, state, el) {
+// The neighbours of the page's token, or of one of the most frequent.
+function near({ model, ask: may, figure, follow }, section, state) {
   const ask = may("near");
   const id = newId("token");
   const select = h("select", { id, onchange: () => state.choose(Number(select.value)) }, section.tokens.map((t, i) => h("option", { value: i }, token(t))));
@@ -39,13 +40,19 @@ function near({ model, ask: may, figure }, section, state, el) {
     column(start, 0);
     column(now, at);
   };
-  if (ask) {
-    el.append(entry((text) => new Promise((done, failed) => latest(() => ask("near", { text, step: model.get("step") }), (found) => {
+  // The token that is followed on the page: here too where it is among these, and among all where Python can be asked.
+  const pointed = () => {
+    const name = model.get("sentence")?.tokens[model.get("position")];
+    if (name === undefined) return;
+    if (section.tokens.includes(name)) state.choose(section.tokens.indexOf(name));
+    if (ask) latest(() => ask("near", { text: name, step: model.get("step") }), (found) => {
+      other.dataset.step = String(found.step);
       add(clear(other), [h("p.small", null, h("code", null, token(found.token)), `, step ${whole(found.step)}, among all; random directions have ${fixed(found.null_cosine)}`), listed(found.tokens.map((t, i) => [t, unpack(found.cosines).values[i]]), "a row of zeros is near nothing")]);
-      done();
-    }, failed)), { label: "Any other token of the vocabulary", button: "find" }));
-  }
-  return draw;
+    }, (error) => add(clear(other), [h("p.small", null, error.message)]));
+  };
+  follow(["sentence", "position"], pointed);
+  if (ask) follow(["step"], atMostEvery(200, pointed));
+  return [draw, pointed];
 }
 
 // Three words and the cosines between them, in each of x, q, k and v.
@@ -86,24 +93,33 @@ function trio({ model, el, off, figure }, section) {
   return draw;
 }
 
-// A token of a text and what it is near to after each layer.
+// The page's token and what it is near to after each layer.
 function context({ model, ask: may, figure, follow }) {
   const ask = may("context");
   if (!ask) return;
-  const body = h("div");
-  let [asked, shown] = [null, null];
+  const [body, said] = [h("div"), h("p.small", { role: "status" })];
   const latest = lastOnly();
-  const show = (next) => new Promise((done, failed) => latest(() => ask("context", { ...(asked = next), step: model.get("step") }), (found) => {
-    shown = next;
-    const [nearest, cosines, means] = [unpack(found.nearest), unpack(found.cosines), unpack(found.mean_cosine)];
-    add(clear(body), [h("div.words", { role: "group", "aria-label": "tokens of the text" }, found.tokens.map((t, i) => h("button", { type: "button", class: i === found.position ? "word on" : "word", onclick: () => show({ ...next, position: i }).catch(() => {}) }, token(t)))),
-      scroll("contextual neighbours by layer", table([`layer, step ${whole(found.step)}`, "nearest tokens of this text, by cosine", "mean of all pairs"], found.layers.map((layer, l) =>
-        [h("code", null, layer), [...nearest.part(l)].map((j, rank) => [h("code", null, `${token(found.tokens[j])} (${j})`), ` ${fixed(cosines.at(l, rank))}  `]), number(means.values[l])]), "context"))]);
-  }, (error) => ((asked = shown), failed(error))).then(done));
-  const form = entry((text) => show({ text, position: 0 }), { label: "A text: what does each of its tokens become?" });
+  const show = () => {
+    const { source, tokens } = model.get("sentence") ?? {};
+    if (!source) return;
+    latest(() => ask("context", { text: source, position: model.get("position"), step: model.get("step") }), (found) => {
+      const [nearest, cosines, means] = [unpack(found.nearest), unpack(found.cosines), unpack(found.mean_cosine)];
+      const names = namesOf(found.tokens);
+      body.dataset.step = String(found.step);
+      say(said, found.tokens.length < tokens.length ? `The first ${whole(found.tokens.length)} of its ${whole(tokens.length)} tokens.` : "");
+      add(clear(body), [h("h4", null, h("code", null, names[found.position]), ` (${found.position})`),
+        scroll("contextual neighbours by layer", table([`layer, step ${whole(found.step)}`, "nearest tokens of this text, by cosine", "mean of all pairs"], found.layers.map((layer, l) =>
+          [h("code", null, layer), [...nearest.part(l)].map((j, rank) => [h("code", null, `${names[j]} (${j})`), ` ${fixed(cosines.at(l, rank))}  `]), number(means.values[l])]), "context"))]);
+    }, (error) => {
+      clear(body);
+      say(said, error.message);
+    });
+  };
   const frame = figure({ title: "Contextual neighbours", caption: "Contextual vectors are what a token has become after each layer, different in every text. Hold a cosine against the mean of all pairs: deep vectors of one text are often all alike." });
-  frame.body.append(form, body);
-  follow(["step"], () => asked && show(asked).catch(() => {}));
+  frame.body.append(said, body);
+  follow(["sentence", "position"], show);
+  follow(["step"], atMostEvery(200, show));
+  show();
 }
 
 function build(place, section) {
@@ -114,12 +130,14 @@ function build(place, section) {
   const [left, right] = [h("div"), h("div")];
   el.append(h("div.two-columns", null, left, right));
   const within = (side) => ({ ...place, figure: (options) => place.figure(options, side) });
-  const draws = [near(within(left), section, state, left), plane(within(right), section, state), section.trio ? trio(place, section) : () => {}];
+  const [neighbours, pointed] = near(within(left), section, state);
+  const draws = [neighbours, plane(within(right), section, state), section.trio ? trio(place, section) : () => {}];
   const draw = () => draws.forEach((part) => part());
   context(place);
   follow(["step"], draw);
   recolour(draw);
   draw();
+  pointed();
 }
 
 const render = view(build, { needs: (model) => model.get("words"), anew: ["words"] });

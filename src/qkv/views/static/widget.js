@@ -6,6 +6,7 @@ import { h } from "./dom.js";
 import { createModel } from "./model.js";
 import { openWire } from "./decode.js";
 import attention from "./attention.js";
+import { begin, sentence } from "./sentence.js";
 import slider from "./slider.js";
 import { liveIn } from "./theme.js";
 
@@ -45,8 +46,9 @@ function render({ model, el }) {
   liveIn(root);
   const steps = payload.kept.length ? payload.kept : payload.attention[0].steps;
   const inner = createModel({ ...payload, ask, steps, step: payload.attention[0].steps.at(-1), address: null });
+  begin(inner);
   /** @type {(() => void)[]} */
-  const stops = [attention.render({ model: inner, el: root })];
+  const stops = [sentence({ model: inner, el: root }), attention.render({ model: inner, el: root })];
   if (steps.length > 1) {
     const bar = h("div.stepper");
     root.append(bar);
