@@ -48,7 +48,8 @@ def test_every_arm_of_a_question_fits_its_text_and_model(name, quick, long_text,
         if arm.trainer == "inner study":
             continue  # tried below
         trial = design.trial(arm, 1, 0, source=str(long_text), report=True)
-        small = dataclasses.replace(trial.scale, d_model=16, n_heads=1) if arm.changes or arm.tables else trial.scale
+        sizes = {"d_model": 16, "n_heads": 1, "d_head": 0, "d_mlp": 0} if arm.changes or arm.tables else {}
+        small = dataclasses.replace(trial.scale, **sizes)
         _try(dataclasses.replace(trial, scale=small), kept)
 
 
