@@ -228,7 +228,7 @@ def test_a_weak_model_is_left_out_and_what_is_stored_answers_alike(task: str, re
     assert again.combined.thresholds == whole.combined.thresholds and again.combined.unit == whole.combined.unit
     texts = data.val.texts[:9]
     np.testing.assert_allclose(again.said(model, data.tokenizer, texts), whole.said(model, data.tokenizer, texts))
-    found, known = whole.evaluate(model, data), whole.baselines(data, None)
+    found, known = whole.evaluate(model, data), whole.baselines(data, model.config.sizes, None)
     metric = whole.metric
     better = 1 if whole.higher_is_better else -1
     own = found.figures[metric].value

@@ -129,7 +129,8 @@ def _describe_text(parser: argparse.ArgumentParser) -> None:
         "--tokenizer",
         type=usually("char", "byte", "word", "bpe", "wordpiece", "unigram"),
         metavar="KIND",
-        help="char, byte, word, bpe (the default; masked: wordpiece, classify: word), wordpiece, unigram, or a file or"
+        help="char, byte, word, bpe (the default; masked: wordpiece, classify: word, multilabel: word, regress: word),"
+        " wordpiece, unigram, or a file or"
         " folder",
     )
     text.add_argument("--vocab", type=whole(2), metavar="N", help="vocabulary size of a fitted tokenizer")
