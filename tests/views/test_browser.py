@@ -1,5 +1,6 @@
 """The report in a real browser: no request, no error, everything in reach, numbers as in the payload."""
 
+import dataclasses
 import json
 import re
 
@@ -9,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from qkv.telemetry import Telemetry
 from qkv.views.report.report import write_report
-from qkv.views.viewer import Viewer
+from qkv.views.sections.forward import _Walk
 
 pytestmark = pytest.mark.browser
 BAD = '</script><img src=x onerror="window.hurt=1"><b>bold</b>'
@@ -162,7 +163,8 @@ def test_a_model_that_sees_both_sides_says_what_stands_at_a_token_and_not_after_
 ):
     said = "#forward .answer-box h3"
     assert look(report).locator(said).text_content().startswith("after ")
-    monkeypatch.setattr(Viewer, "causal", False)
+    whole = _Walk.stack
+    monkeypatch.setattr(_Walk, "stack", lambda *given: dataclasses.replace(whole(*given), causal=False))
     page = look(write_report(make().folder, tmp_path / "r.html", texts=["the day and the night"]))
     assert page.locator(said).text_content().startswith("at ")
 

@@ -138,7 +138,7 @@ def test_the_widget_draws_and_asks_its_kernel(view, browser, tmp_path):
     page.goto((tmp_path / "empty.html").as_uri())
     from qkv.views.report.packed import to_json
 
-    page.evaluate(HOST, [esm("widget.js"), scoped_style(), to_json(view.payload(("attention",)))])
+    page.evaluate(HOST, [esm("widget.js"), scoped_style(), to_json(view.payload(("attention", "sentence")))])
     expect(page.locator(".heads canvas")).to_have_count(12)
     page.locator("textarea").fill("another text")
     page.get_by_role("button", name="look").click()
