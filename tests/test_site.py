@@ -1,6 +1,7 @@
 """The documentation site: it builds without a warning and without a network, and what its pages say to type works."""
 
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -67,6 +68,10 @@ def write_files(folder, text):
     for name, some in (("reviews", lines[:120]), ("more", lines[120:160]), ("other", lines[160:])):
         rows = [f"{line}\t{'pos' if 'cat' in line else 'neg'}" for line in some]
         (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]))
+    sets = ({"text": line, "labels": [w for w in ("cat", "dog", "the") if w in line]} for line in lines)
+    (folder / "posts.jsonl").write_text("\n".join(map(json.dumps, sets)))
+    rows = [f'"{line}",{len(line) / 4}' for line in (line.replace('"', "") for line in lines)]
+    (folder / "ratings.csv").write_text("\n".join(["text,score", *rows]))
     for name, some in (("train", lines[:160]), ("val", lines[160:])):
         (folder / f"{name}.en").write_text("\n".join(some))
         (folder / f"{name}.de").write_text("\n".join(line.upper() for line in some))
