@@ -130,10 +130,11 @@ def test_a_kept_log_gives_the_kept_verdict_without_one_training(log, tmp_path):
     ask = Ask(named=named, quick=kept["quick"], seeds=replicates, tuned="untuned" not in source, **more)
     question = find(kept["study"])
     design = dataclasses.replace(question.design(ask), software=kept["software"])
+    arms = design.arms
     if json.loads(min(log.glob("design-*.json")).read_text("utf-8")).get("format", 1) == 1:  # the law of then
         design = dataclasses.replace(design, grid=Grid(ratio=3.0, reach=4, fitted=False), format=1)
-    labels = {"uniform": "random"}  # controls of format 1 kept the frequencies of labels
-    arms = [dataclasses.replace(arm, labels=labels.get(arm.labels, arm.labels)) for arm in design.arms]
+        labels = {"uniform": "random"}  # controls of format 1 kept the frequencies of labels
+        arms = [dataclasses.replace(arm, labels=labels.get(arm.labels, arm.labels)) for arm in arms]
     names = {row["name"] for row in kept["contrasts"]}  # some were asked later
     asked_then = tuple(contrast for contrast in design.contrasts if contrast.name in names)
     read = {arm for contrast in asked_then for arm in contrast.arms}
