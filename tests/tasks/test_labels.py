@@ -79,6 +79,15 @@ def dense(x: Vectors, n: int) -> np.ndarray:
 # what is read
 
 
+@pytest.mark.parametrize("cell", ["[" * 100_000 + "]" * 100_000, "[" + "-" * 100_000 + "1]", "['" + "a" * 100_000])
+def test_a_cell_that_looks_like_a_deep_list_is_a_word(tmp_path: Path, cell: str) -> None:
+    cells = [cell, cell, *(["['food', 'sport']", '["food"]'] * 20)]
+    lines = "".join(f"text {i}\t{cell}\n" for i, cell in enumerate(cells))
+    (tmp_path / "t.tsv").write_text("text\tlabels\n" + lines)
+    data = load(tmp_path / "t.tsv", "multilabel")
+    assert data.classes == (cell, "food", "sport") and len(data.train) + len(data.val) == 42
+
+
 def test_sets_are_read_from_lists_and_from_cells_with_a_separator(tmp_path: Path, sets: Examples) -> None:
     written = [(row["text"], "; ".join(row["labels"])) for row in rows(400)]
     (tmp_path / "t.csv").write_text("text,tags\n" + "".join(f"{text},{cell}\n" for text, cell in written))

@@ -46,6 +46,9 @@ _OTHER_NAMES = {"set": "labels tags genres topics categories".split(), "value": 
 
 SHAPES = ("class", "set", "value")
 """What a row may have."""
+_LABEL_IN_LIST = r"""(?:"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+'|-?\d{1,300}(?:\.\d{1,300})?)"""
+_LIST = re.compile(rf"\[\s*+(?:{_LABEL_IN_LIST}\s*+(?:,\s*+{_LABEL_IN_LIST}\s*+)*+,?\s*+)?\]", re.DOTALL)
+"""A flat list of words and numbers, as JSON or Python writes it; one inside another may be deep, and is not evaluated."""
 _APART = "\x1f"
 """Between the labels of a set."""
 _SEPARATORS = "|;,"
@@ -345,9 +348,9 @@ def _known_column(path: Path, name: str, what: str, roles: Mapping[str, str]) ->
 
 def _label(value: object, label: str, place: str, shape: str) -> str:
     """A cell as a label. Raises SourceError for one that is missing, or not of the shape."""
-    if shape == "set" and isinstance(value, str) and value.strip()[:1] == "[":
+    if shape == "set" and isinstance(value, str) and _LIST.fullmatch(value.strip()):
         with suppress(ValueError, SyntaxError):
-            value = ast.literal_eval(value)
+            value = ast.literal_eval(value.strip())
     if shape == "set" and isinstance(value, list):
         return whole_characters(_APART.join(["", *(str(item) for item in value)]))
     if shape == "set" and (value is None or value == ""):

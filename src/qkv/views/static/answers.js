@@ -79,6 +79,6 @@ function build({ model, el, off }) {
   }
 }
 
-const render = view(build, { anew: ["answers"] });
+const render = view(build, { redrawOn: ["answers"] });
 
 export default { render };

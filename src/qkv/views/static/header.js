@@ -17,7 +17,7 @@ function live({ model, follow }) {
     if (!line.hidden) line.textContent = model.get("connected") === false ? "The server has stopped; this page stays as it is." : !pulse.edition ? "The run is no longer in its folder; this page stays until another run is trained there." : `Training: step ${whole(pulse.step)}${pulse.loss === null ? "" : `, loss of its batch ${number(pulse.loss)}`}`;
   };
   follow(["pulse", "connected"], show);
-  show(); // made anew, it says again what it knows
+  show(); // where the section is drawn again, what is known already
   return line;
 }
 
@@ -44,6 +44,6 @@ function build(place) {
   if (model.get("host").kind === "page") off.add(asOf(model, el, ["run"]));
 }
 
-const render = view(build, { anew: ["run"] });
+const render = view(build, { redrawOn: ["run"] });
 
 export default { render };

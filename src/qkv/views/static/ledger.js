@@ -46,6 +46,6 @@ function build({ figure }, ledger) {
   if (lists.length > 1) frame.body.before(controls(state, () => [{ key: "by", label: "earned by", options: lists }], draw).el);
 }
 
-const render = view(build, { needs: (model) => model.get("ledger"), anew: ["ledger"] });
+const render = view(build, { needs: (model) => model.get("ledger"), redrawOn: ["ledger"] });
 
 export default { render };

@@ -86,6 +86,6 @@ function needs(model) {
   return steps?.last !== undefined && steps;
 }
 
-const render = view(build, { needs, anew: ["map"] });
+const render = view(build, { needs, redrawOn: ["map"] });
 
 export default { render };

@@ -125,6 +125,6 @@ function build(place, rows) {
   strips(place, rows);
 }
 
-const render = view(build, { needs: (model) => model.get("rows"), anew: ["rows"] });
+const render = view(build, { needs: (model) => model.get("rows"), redrawOn: ["rows"] });
 
 export default { render };

@@ -24,6 +24,6 @@ function build({ el }, samples) {
   }
 }
 
-const render = view(build, { needs: (model) => model.get("samples")?.length && model.get("samples"), anew: ["samples"] });
+const render = view(build, { needs: (model) => model.get("samples")?.length && model.get("samples"), redrawOn: ["samples"] });
 
 export default { render };

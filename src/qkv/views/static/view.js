@@ -23,13 +23,13 @@ import { onTheme } from "./theme.js";
  */
 
 /**
- * A view from `build`, which lays it out; nothing is laid out where `needs` gives nothing. Where one of the keys `anew` changes,
+ * A view from `build`, which lays it out; nothing is laid out where `needs` gives nothing. Where one of the keys `redrawOn` changes,
  * all of it is made again.
  * @param {(place: Place, found: any) => void} build
- * @param {{ needs?: (model: Model) => any, anew?: string[] }} options
+ * @param {{ needs?: (model: Model) => any, redrawOn?: string[] }} options
  * @returns {(host: { model: Model, el: HTMLElement }) => Off}
  */
-export function view(build, { needs = () => true, anew = [] } = {}) {
+export function view(build, { needs = () => true, redrawOn = [] } = {}) {
   return ({ model, el }) => {
     const all = together();
     let parts = together();
@@ -38,14 +38,14 @@ export function view(build, { needs = () => true, anew = [] } = {}) {
       const found = needs(model);
       if (found) build(placeOf(model, place, parts), found);
     };
-    if (anew.length) {
+    if (redrawOn.length) {
       const place = h("div");
       el.append(place);
       const again = () => {
         clear(place);
         make(place);
       };
-      for (const key of anew) all.add(watch(model, key, again));
+      for (const key of redrawOn) all.add(watch(model, key, again));
       make(place);
     } else make(el);
     all.add(parts);

@@ -140,6 +140,6 @@ function build(place, section) {
   pointed();
 }
 
-const render = view(build, { needs: (model) => model.get("words"), anew: ["words"] });
+const render = view(build, { needs: (model) => model.get("words"), redrawOn: ["words"] });
 
 export default { render };
