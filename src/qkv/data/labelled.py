@@ -48,7 +48,7 @@ SHAPES = ("class", "set", "value")
 """What a row may have."""
 _LABEL_IN_LIST = r"""(?:"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+'|-?\d{1,300}(?:\.\d{1,300})?)"""
 _LIST = re.compile(rf"\[\s*+(?:{_LABEL_IN_LIST}\s*+(?:,\s*+{_LABEL_IN_LIST}\s*+)*+,?\s*+)?\]", re.DOTALL)
-"""A flat list of words and numbers, as JSON or Python writes it; one inside another may be deep, and is not evaluated."""
+"""A flat list of words and numbers, as JSON or Python writes it; one inside another is left as it is."""
 _APART = "\x1f"
 """Between the labels of a set."""
 _SEPARATORS = "|;,"
