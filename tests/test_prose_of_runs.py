@@ -30,7 +30,7 @@ _spec.loader.exec_module(rules)
 
 SAMPLES = re.compile(r"\u201c[^\u201d]*\u201d|\"[^\"]*\"|'[^']*'(?=[ ,.:])")
 """What a model wrote, and tokens: no sentences of ours."""
-RAW = re.compile(r"\*\*|\bL\*|(?<![\w.`])(?!d_model|n_ctx|d_head|d_vocab)[a-z]+_[a-z_]+\b|\d %|\de[-+]\d\d")
+RAW = re.compile(r"\*\*|\bL\*|(?<![\w.`])(?!d_model|n_ctx|d_head|d_mlp|d_vocab)[a-z]+_[a-z_]+\b|\d %|\de[-+]\d\d")
 """Globs, names of fields, percent signs after a space, and exponents."""
 
 

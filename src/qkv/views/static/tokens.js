@@ -68,7 +68,7 @@ const leftwards = (text) => /^[^\p{L}]*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]
 export const isolated = (name) => (leftwards(name) ? `\u2068${name}\u2069` : name);
 
 /**
- * Token `i` of `n`. `look(i, passing)` is told of the pointer and of the arrow keys, which go on to the button that `at(i)` gives;
+ * Token `i` of `n`. `look(i, passing)` hears of the pointer and of the arrow keys, which go on to the button that `at(i)` gives;
  * `leave` when the pointer goes.
  * @param {string} name @param {number} i @param {number} n
  * @param {{ look: (i: number, passing?: boolean) => void, at: (i: number) => HTMLElement | undefined, leave?: () => void }} on
