@@ -7,6 +7,7 @@ import inspect
 import json
 import pkgutil
 import re
+import runpy
 import shlex
 import shutil
 import tomllib
@@ -160,6 +161,22 @@ def test_a_kept_log_gives_the_kept_verdict_without_one_training(log, tmp_path):
     assert sum("arm" in row for row in read_rows(log)) == kept["trainings"]
     unread = sum(by_bytes(row.get("arm", "")) for row in read_rows(log))
     assert found.trainings == kept["trainings"] - unread
+
+
+_READS_SEVERAL = ("calibrate", "end-task", "heads-and-scale", "static-or-contextual", "tokenizers")
+"""Questions some of whose effects read several trainings at once."""
+
+
+@pytest.mark.parametrize("kept", sorted(path.stem for path in RESULTS if path.stem.endswith("-full")))
+def test_a_page_of_numpy_derives_every_effect_again_from_the_kept_log(kept, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["derive.py", kept])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(DOCS / "answers" / "derive.py"))
+    *derived, last = capsys.readouterr().out.splitlines()
+    n = len(json.loads((DOCS / "answers" / "results" / f"{kept}.json").read_text("utf-8"))["contrasts"])
+    differ, left_out = map(int, re.findall(r"\d+", last))
+    assert ended.value.code == 0 and differ == 0 and len(derived) + left_out == n
+    assert (left_out > 0) == kept.startswith(_READS_SEVERAL)
 
 
 def test_a_page_with_a_log_says_which_text_and_version_add_to_it():

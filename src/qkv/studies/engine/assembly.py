@@ -17,13 +17,12 @@ from qkv.studies.engine.design import Arm, Trial
 from qkv.studies.engine.initial_tables import TABLES
 from qkv.studies.synthetic.tasks import Modular, Recall, Repeat
 from qkv.tasks import find_task
-from qkv.tasks.causal import Causal
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 
 PRESET = "textbook"
 """The preset of an arm that names none: attention and an MLP in each layer, no biases, rotary positions or QK-norm."""
-MADE_TASKS: Mapping[str, type[Causal]] = {"recall": Recall, "modular": Modular, "repeat": Repeat}
+MADE_TASKS: Mapping[str, type[Recall | Modular | Repeat]] = {"recall": Recall, "modular": Modular, "repeat": Repeat}
 """Causal tasks whose batches are made by a rule, by name; the settings of the arm's text are their fields."""
 MACHINE = Machine(device="cpu", precision="fp32", threads=1)
 _MUON_RATIO = 2.0

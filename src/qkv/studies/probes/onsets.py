@@ -61,7 +61,7 @@ def crossing(looks: Sequence[tuple[int, float]], level: float) -> float | None:
 def stages(task: object, corpus: Corpus, n_tokens: int) -> Mapping[str, float]:
     """Stage -> loss in nats per target that stands for it, on the first `n_tokens` validation tokens."""
     if isinstance(task, Repeat):
-        return {"copying": task.struck_out / 2}
+        return {"copying": task.by_counting / 2}
     return _counted(corpus, n_tokens)
 
 

@@ -27,6 +27,8 @@ class _Made(Causal):
 
     n_validation: ClassVar[int]
     """Windows of the validation set."""
+    counting: ClassVar[str]
+    """What a model knows whose loss is `by_counting`."""
     tunes: bool = False
     """Scored on windows of their own, by which learning rates are chosen."""
 
@@ -67,10 +69,22 @@ class Recall(_Made):
 
     name: str = "recall"
     n_validation: ClassVar[int] = 512
+    counting: ClassVar[str] = "counting the values told"
     keys: int
     """Different keys there are."""
     values: int
     """Different values there are."""
+
+    @property
+    def by_counting(self) -> float:
+        """Nats per answer of a model that knows which values were told and strikes out those that were answered.
+
+        All orders of the n values told are equally likely to it: E[ln(n! / prod_v c_v!)] / n, each count c_v binomial,
+        for a window that holds every key.
+        """
+        n, p = self.keys, 1 / self.values
+        repeated = sum(math.comb(n, c) * p**c * (1 - p) ** (n - c) * math.lgamma(c + 1) for c in range(n + 1))
+        return (math.lgamma(n + 1) - self.values * repeated) / n
 
     def _batch(self, corpus: "Corpus", sizes: "Sizes", streams: Sequence[np.random.Generator]) -> Batch:
         pairs = min(sizes.n_ctx // 4, self.keys)
@@ -101,6 +115,7 @@ class Repeat(_Made):
 
     name: str = "repeat"
     n_validation: ClassVar[int] = 256
+    counting: ClassVar[str] = "counting the letters of a block"
     letters: int
     """Different letters there are."""
     shortest: int = 6
@@ -109,7 +124,7 @@ class Repeat(_Made):
     """Letters of the longest, below n_ctx."""
 
     @property
-    def struck_out(self) -> float:
+    def by_counting(self) -> float:
         """Nats per letter of a model that knows the letters of the shortest block and strikes them out one by one."""
         return math.lgamma(self.shortest + 1) / self.shortest
 
@@ -138,11 +153,17 @@ class Modular(Causal):
     """
 
     name: str = "modular"
+    counting: ClassVar[str] = "guessing among all numbers"
     modulus: int
     """How many numbers there are."""
     tunes: bool | None = None
     """Scored on every third of the pairs that are held out, by which learning rates are chosen, or on the others; None
     is all of them."""
+
+    @property
+    def by_counting(self) -> float:
+        """Nats per answer of guessing."""
+        return math.log(self.modulus)
 
     def pairs(self, *, held_out: bool) -> np.ndarray:
         """a * modulus + b of every pair that is held out, or is not: int64, the same for every run."""
