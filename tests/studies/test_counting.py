@@ -127,7 +127,9 @@ def test_made_tasks_and_images_have_what_counting_reaches_on_what_they_are_score
         design = design_of(kept)
         arms = tuple(arm for arm in design.arms if arm.task == task)
         asked = types.SimpleNamespace(texts=design.texts, arms=arms, scale=design.scale)
-        made = [corpus(dict(design.texts)["pixels"], "", design.scale.val_tokens, None)] if task == "image" else []
+        text = dict(design.texts).get("pixels")
+        parts = design.scored(text) if text else ()
+        made = [corpus(text, "", design.scale.val_tokens, None, part) for part in parts]
         (row,) = baselines_of(asked, lambda text, made=made: made)
         assert row["nats"] == pytest.approx(nats, abs=1e-4) and ("0 is possible" in row["what"]) == (task != "image")
 
