@@ -13,6 +13,7 @@ from operator import itemgetter
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.verdict.sentences import two_digits
 from qkv.studies.verdict.wording import unit_words
+from qkv.views.report.bundle import static_text
 from qkv.views.study.section import answering, axes, values_of
 from qkv.words import COUNTED
 
@@ -22,17 +23,7 @@ _LETTER = 6.4
 _DOT = 4
 """Radius of an estimate, which may be the highest value of all."""
 _TICKS = 6
-STYLE = """<style>
-svg { --paper: #fcfbf8; --ink: #1d1e22; --soft: #4d4f57; --faint: #6f717a; --band: #1d1e22; --accent: #1a5796; }
-@media (prefers-color-scheme: dark) {
-  svg { --paper: #15161b; --ink: #ececec; --soft: #b9bbc4; --faint: #8f919b; --band: #ececec; --accent: #7db8f0; }
-}
-.paper { fill: var(--paper) } text { fill: var(--soft) } .head { fill: var(--ink); font-weight: 600 }
-.band { fill: var(--band); fill-opacity: .09 } .one { fill: var(--faint); fill-opacity: .6 }
-.zero { stroke: var(--faint) }
-.main { fill: var(--accent); stroke: var(--accent) } .other { fill: var(--soft); stroke: var(--soft) }
-.tick { fill: var(--faint); text-anchor: middle } .said { font-weight: 600 }
-</style>"""
+STYLE = f"<style>\n{static_text('forest.css')}</style>"
 
 
 def answer_svg(verdict: JsonMapping) -> str:

@@ -22,19 +22,13 @@ from qkv.studies.ladder.result import (
 )
 from qkv.studies.verdict.sentences import two_digits
 from qkv.studies.verdict.wording import unit_words
+from qkv.views.report.bundle import static_text
 from qkv.views.report.page import still_page
 from qkv.views.study.forest import STYLE, round_ticks, tick_words
 
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM, _LEGEND = 330, 56, 16, 12, 46, 20
 _DASHES = ("", "7 4", "2 3")
-_MORE = """<style>
-.line { fill: none; stroke-width: 2 } .l0 { stroke: var(--accent); fill: var(--accent) }
-.l1 { stroke: var(--soft); fill: var(--soft) } .l2 { stroke: var(--faint); fill: var(--faint) }
-.line.l0, .line.l1, .line.l2 { fill: none } .beyond { stroke-opacity: .45 }
-.hollow { fill: var(--paper); stroke-width: 2 }
-.grid { stroke: var(--faint); stroke-opacity: .25 } .theirs { fill: none; stroke: var(--ink); stroke-width: 1.5 }
-text.l0, text.l1, text.l2 { stroke: none; fill: var(--soft) }
-</style>"""
+_MORE = f"<style>\n{static_text('ladder.css')}</style>"
 
 Place = Callable[[float], float]
 
