@@ -27,7 +27,6 @@ from qkv.errors import ConfigError, unknown
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     from qkv.benchmarks import BENCHMARKS
 
     width = max(map(len, BENCHMARKS))
@@ -52,7 +51,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from qkv.benchmarks import BENCHMARKS
     from qkv.data.config import DataConfig
     from qkv.data.sources.source import open_source

@@ -34,7 +34,6 @@ _OF_TOKENS = ("W_E", "W_U", "b_U")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("a", type=a_run, metavar="RUN", help="a run folder")
     parser.add_argument("b", type=a_run, metavar="RUN", help="another run folder")
     parser.add_argument("more", type=a_run, nargs="*", metavar="RUN", help="and others")
@@ -43,7 +42,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from qkv import api
 
     runs = [api.load(path, weights=args.weights) for path in (args.a, args.b, *args.more)]

@@ -24,12 +24,10 @@ _PLACES = ("DIR", "FILE", "SOURCE", "KIND", "PATH", "RUN")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("shell", metavar="SHELL", type=one_of(*SCRIPTS), help="bash, zsh or fish")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     print(script(args.shell), end="")
     return 0
 
@@ -38,8 +36,8 @@ def script(shell: str) -> str:
     """The script for one of `SCRIPTS`, by shtab from the parsers of the commands.
 
     completion.bash, .zsh and .fish hold what completes a run (the folders of runs, here and one level down, then every
-    folder), an address (the matrices of the run that the line names: the head of a file of weights is JSON), and a value
-    that may be one of a few words or a file.
+    folder), an address (the matrices of the run that the line names: the head of a file of weights is JSON), and what
+    may be one of a few words or a file.
     """
     import shtab
 

@@ -45,12 +45,10 @@ EXTRAS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from qkv import __version__
 
     found: JsonObject = {

@@ -30,7 +30,6 @@ N_COMPONENTS = 6
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; or one a line from stdin")
     parser.add_argument("--layer", metavar="N", help="0 is the first, -1 (default) the last; or 'all'")
@@ -45,7 +44,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from qkv import api
 
     loaded = api.load(args.run, weights=args.weights)

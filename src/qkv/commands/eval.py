@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     parser.add_argument("source", nargs="?", type=a_source, metavar="SOURCE", help="another text to score")
     parser.add_argument("--change", action="append", default=[], metavar="SEL=OP", help="what to do to matrices first")
@@ -37,7 +36,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from qkv import api
 
     changes = split_changes(args.change)

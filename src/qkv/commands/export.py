@@ -20,7 +20,6 @@ from qkv.commands.printing import screen
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     parser.add_argument("--out", required=True, metavar="PATH", help="the folder to make; for gguf the file")
     formats, said = one_of("huggingface", "gguf", "onnx"), "huggingface (default), gguf or onnx"
@@ -30,7 +29,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from pathlib import Path
 
     from qkv import api

@@ -33,7 +33,6 @@ _COMMON = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("folder", metavar="DIR", help="a folder with config.json and model.safetensors, or hf:ORG/NAME")
     parser.add_argument("--base", metavar="DIR", help="the model that a LoRA adapter in DIR is merged into")
     parser.add_argument("--out", required=True, metavar="RUN", help="the run folder to make")
@@ -46,7 +45,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     import shlex
     from pathlib import Path
 

@@ -31,7 +31,6 @@ setting_named = train.setting_named
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     place = train.describe(parser)
     place.add_argument("--receipt", action="store_true", help="what became of each file, row, column and class")
     place.add_argument(
@@ -44,7 +43,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     given = train.options(args)
     from qkv import api
 

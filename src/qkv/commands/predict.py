@@ -35,7 +35,6 @@ UNSURE = "(not sure)"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to continue, fill, label or translate")
     parser.add_argument("--tokens", type=whole(), metavar="N", help="how many tokens to add (200)")
@@ -76,7 +75,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from qkv import api
     from qkv.tasks import PredictOptions
 

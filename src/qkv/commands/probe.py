@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     parser.add_argument("source", type=a_source, metavar="FILE", help="labeled words or labeled texts")
     parser.add_argument("--label-column", metavar="NAME", help="the column that holds the labels (CoNLL-U: upos)")
@@ -36,7 +35,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from qkv import api
 
     loaded = api.load(args.run, weights=args.weights)

@@ -20,7 +20,6 @@ from qkv.words import megabytes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("run", type=a_run_or_many, metavar="RUN", help="a run folder, or a folder of many runs")
     parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in that folder)")
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="show attention on this text")
@@ -29,7 +28,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     if not (Path(args.run) / "config.toml").exists() and runs_in(Path(args.run)):
         return _many(args)
     from qkv import api

@@ -32,7 +32,6 @@ _SORTS: Mapping[str, Callable[["Listed"], tuple[float, str]]] = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "folder", nargs="?", default="runs", metavar="FOLDER", help="what holds the runs (default: runs)"
     )
@@ -46,7 +45,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from qkv.telemetry.runs import differing, listed, where
 
     runs = sorted(where(listed(Path(args.folder)), args.where), key=_SORTS[args.sort])

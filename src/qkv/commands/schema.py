@@ -15,12 +15,10 @@ from qkv.errors import ConfigError, unknown
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("name", nargs="?", type=usually(*FORMS), metavar="COMMAND", help="a command that takes --json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     if args.name in COMMANDS and args.name not in FORMS:
         raise ConfigError(f"qkv {args.name} has no --json; commands with one: {', '.join(FORMS)}")
     if args.name and args.name not in FORMS:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("run", type=a_run, metavar="RUN", help="a run folder; its last weights are used")
     parser.add_argument("text", metavar="TEXT", help="the text whose loss is lowered")
     parser.add_argument("--on", metavar="SEL", default="**", help="which matrices, heads or rows may move (all)")
@@ -36,7 +35,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from qkv import api
     from qkv.commands.printing.gradient_table import path_json, print_path
 

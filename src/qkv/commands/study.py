@@ -38,7 +38,6 @@ _SECONDS = 5.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "name",
         nargs="?",
@@ -79,7 +78,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     started = time.monotonic()
     if args.name is None:
         _list(args.json)

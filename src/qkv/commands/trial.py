@@ -19,7 +19,6 @@ from qkv.commands.printing import screen
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("new", metavar="NEW.toml", help="the training that may be better")
     parser.add_argument("--against", required=True, metavar="BEST.toml", help="the best one so far")
     parser.add_argument("--max-seeds", type=whole(), default=40, metavar="N", help="pairs of trainings at most (40)")
@@ -33,7 +32,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from qkv import api
 
     found = api.trial(

@@ -30,7 +30,6 @@ _TRAINING = ("width", "window", "negative", "least_count", "epochs", "seed")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("what", metavar="WHAT", help="a file of vectors, a run folder, or with --out a text")
     parser.add_argument("--analogies", metavar="FILE", help="lines 'a b c d' under ': section' lines")
     parser.add_argument("--similarity", metavar="FILE", help="lines of two words and a score, with tabs between")
@@ -54,7 +53,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     given = {name: getattr(args, name) for name in _TRAINING if getattr(args, name) is not None}
     if not (args.out or args.analogies or args.similarity):
         raise UserError("nothing was asked: give --analogies FILE, --similarity FILE, or --out FILE to train vectors")

@@ -21,7 +21,6 @@ from qkv.commands.arguments import whole
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder, finished or training, a study's, or one of many runs")
     parser.add_argument("--beside", metavar="RUN", help="another run, to compare with matrix by matrix")
     parser.add_argument("--port", type=whole(0, 65535), metavar="N", help="port to serve at; 0 is any that is free")
@@ -29,7 +28,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from qkv.views.live.serving import serve
 
     serve(

@@ -37,7 +37,6 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     parser.add_argument("address", nargs="?", metavar="ADDR", help="one matrix, head, row, circuit or activation")
     parser.add_argument(
@@ -67,7 +66,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     asked: int | tuple[int, int] | None = args.at
     span = asked if isinstance(asked, tuple) else None
     at = asked if isinstance(asked, int) else None

@@ -19,7 +19,6 @@ import mimetypes
 from collections.abc import AsyncIterator, Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from starlette.applications import Starlette
@@ -41,7 +40,7 @@ from qkv.views.report.page_sections import Sections
 from qkv.views.report.playground import POLICY, playground
 from qkv.views.sections.grids import OtherRun
 from qkv.views.sections.training_in_page import PlaySection
-from qkv.views.sharing import Busy, Shared
+from qkv.views.sharing import Busy
 from qkv.views.viewer import Viewer
 
 LIVE_SECTIONS = ("run", "loss", "answers", "map", "grid", "matrices", "samples", "rows", "words", "ledger")
@@ -151,33 +150,7 @@ def _edition(folder: Path) -> tuple[str, int, int]:
         return "", 0, 0
 
 
-class Answering(Protocol):
-    """Who answers what a page asks."""
-
-    def answer(self, name: str, given: object) -> object: ...
-
-
-class Shown(Protocol):
-    """What a server shows: a folder that is followed, and what of it can be read and asked."""
-
-    folder: Path
-    entry: str
-    closing: bool
-    answers: Shared
-
-    @property
-    def desk(self) -> Answering | None: ...
-    def end(self) -> None: ...
-    def spare(self) -> None: ...
-    def first(self) -> JsonObject: ...
-    def payload(self) -> object: ...
-    def play(self) -> PlaySection | None: ...
-    def sections(self, names: Iterable[str]) -> JsonObject: ...
-    async def watch(self) -> None: ...
-    def events(self) -> AsyncIterator[str]: ...
-
-
-def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> App:
+def application(page: Follower, hosts: Iterable[str] | None, token: str = "") -> App:
     """The ASGI application; `hosts` and `token` as for `guard.Guard`."""
 
     async def index(request: Request) -> Response:
@@ -252,7 +225,7 @@ def _static(name: str) -> Response:
     return Response(place.read_bytes(), media_type=kind, headers=_HEADERS)
 
 
-def _answer(page: Shown, name: str, body: bytes) -> Response:
+def _answer(page: Follower, name: str, body: bytes) -> Response:
     if (desk := page.desk) is None:
         RunFolder.open(page.folder)  # says so where the run was taken away
         raise UserError("the model of this run cannot be shown a text")
@@ -273,7 +246,7 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def _answered(page: Shown, request: Request, work: Callable[[], Response], body: bytes = b"") -> Response:
+async def _answered(page: Follower, request: Request, work: Callable[[], Response], body: bytes = b"") -> Response:
     """The answer, computed once for all who ask the same, in a thread that spares the training. A mistake is told as
     it is, anything else in general words.
     """

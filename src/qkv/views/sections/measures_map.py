@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qkv.telemetry import NULL_ARM, RUN_ARM, AddressRow, Grid, MeasureRow, Telemetry
-from qkv.views.report.packed import Packed, pack
+from qkv.views.report.packed import Packed, pack, payload
 from qkv.views.sections.matrices import Role, role_of, short_kind
 
 N_COLUMNS = 90
@@ -147,16 +147,13 @@ def table(grid: Grid, addresses: Sequence[str], steps: Sequence[int]) -> np.ndar
 
 def _row(row: AddressRow, drifts: Grid | None) -> MatrixRow:
     kind = short_kind(row.address)
-    return MatrixRow(
-        address=row.address,
-        layer=row.layer,
+    return payload(
+        MatrixRow,
+        row,
         scope=row.address.split(".")[0] if row.address.startswith(("enc.", "dec.")) else "",
         kind=kind,
         role=role_of(kind),
-        site=row.site,
-        shape=row.shape,
         unmoved=drifts is not None and row.address in drifts.addresses and _is_zero(drifts, row.address),
-        tied_to=row.tied_to,
     )
 
 
@@ -185,14 +182,4 @@ def _moving(rows: Sequence[AddressRow], drifts: Grid) -> tuple[MovingNote, ...]:
 
 def measure_note(measure: MeasureRow) -> MeasureNote:
     """What a measure is, with the short label of a page."""
-    return MeasureNote(
-        name=measure.name,
-        label=LABELS.get(measure.name, measure.name.replace("_", " ")),
-        formula=measure.formula,
-        range=measure.range,
-        source=measure.source,
-        property_of=measure.property_of,
-        null=measure.null,
-        meaning=measure.meaning,
-        decision=measure.decision,
-    )
+    return payload(MeasureNote, measure, label=LABELS.get(measure.name, measure.name.replace("_", " ")))
