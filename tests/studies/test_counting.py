@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from answer_text import answer_text, folded_text
 
 from qkv.data.baseline.ngrams import ngram_losses
 from qkv.studies.counting import baselines_of, compared, counting_words, gate, yardstick
@@ -16,7 +17,6 @@ from qkv.studies.questions import find, questions
 from qkv.studies.synthetic.streams import corpus
 from qkv.studies.verdict.outcome import OUTCOMES
 from qkv.studies.verdict.sentences import judged_again
-from qkv.views.study.page import answer_text, folded_text
 from qkv.views.study.section import as_shown
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

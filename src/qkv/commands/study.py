@@ -154,8 +154,8 @@ class _Line:
 def _print(verdict: JsonMapping) -> None:
     """The answer, its condition and how the models compare with counting, then what it rests on."""
     from qkv.studies.counting import counting_words
-    from qkv.views.study.page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, as_shown, effect_cells, expectations
-    from qkv.views.study.section import accounts_table
+    from qkv.views.study.page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, effect_cells
+    from qkv.views.study.section import accounts_table, as_shown, expectations
 
     verdict = as_shown(verdict)
     for words in filter(None, (verdict["plain"], verdict["more"], verdict["condition"])):
