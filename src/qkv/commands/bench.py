@@ -98,20 +98,13 @@ def _asked(args: argparse.Namespace):  # noqa: ANN202
     """What was typed; an option that was not given keeps the library's default."""
     from qkv.benchmarks.session import Asked
 
-    given = {
-        "data": args.data,
+    names = ("data", "source", "tokenizer", "tune", "rounds", "seeds", "device", "quick")
+    given = {name: getattr(args, name) for name in names} | {
         "nanogpt": None if args.nanogpt is None else args.nanogpt.absolute(),
-        "source": args.source,
-        "tokenizer": args.tokenizer,
         "minutes": tuple(positive_minutes(word) for word in split_words(args.minutes)) if args.minutes else None,
         "until": args.until_loss,
-        "rounds": args.rounds,
-        "seeds": args.seeds,
-        "device": args.device,
     }
-    return Asked(
-        tune=args.tune, quick=args.quick, **{name: value for name, value in given.items() if value is not None}
-    )
+    return Asked(**{name: value for name, value in given.items() if value is not None})
 
 
 def positive_minutes(word: str) -> float:

@@ -58,7 +58,10 @@ def run(args: argparse.Namespace) -> int:
         "processor": _processor(),
         **_computing(),
         "cache": _cache(),
-        "extras": {name: _missing(names) for name, (names, _) in EXTRAS.items()},
+        "extras": {
+            extra: [name for name in names if importlib.util.find_spec(name) is None]
+            for extra, (names, _) in EXTRAS.items()
+        },
     }
     if args.json:
         screen.print_json(found)
@@ -173,7 +176,3 @@ def _cache() -> JsonObject:
     except OSError:
         writable = False
     return {"path": str(path), "writable": writable, "free_gb": shutil.disk_usage(nearest).free / 1e9}
-
-
-def _missing(names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if importlib.util.find_spec(name) is None]

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING
 
 from qkv.commands.arguments import add_json, at_least_zero, positive, usually, whole
 from qkv.commands.printing import screen
+from qkv.extensions import added
+from qkv.jsontypes import JsonMapping
 from qkv.words import many
 
 if TYPE_CHECKING:
     from qkv.studies.engine.runner import Made
-from qkv.extensions import added
-from qkv.jsontypes import JsonMapping
 
 _QUESTIONS = Path(__file__).parent.parent / "studies" / "questions"
 _SECONDS = 5.0
@@ -113,14 +113,10 @@ def _names() -> list[str]:
     return [*order, *sorted({file.stem for file in _QUESTIONS.glob("*.toml")} - {*order})]
 
 
-def _asked() -> dict[str, dict[str, str]]:
-    """The words of every study by its name."""
-    return {name: tomllib.loads((_QUESTIONS / f"{name}.toml").read_text(encoding="utf-8")) for name in _names()}
-
-
 def _list(as_json: bool) -> None:
     """The questions, in order of priority."""
-    found = {name: {"asks": words["asks"], "answer": words["answer"]} for name, words in _asked().items()}
+    asked = {name: tomllib.loads((_QUESTIONS / f"{name}.toml").read_text(encoding="utf-8")) for name in _names()}
+    found = {name: {"asks": words["asks"], "answer": words["answer"]} for name, words in asked.items()}
     if added("studies"):
         from qkv.studies.designed import STUDIES
 

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import json
 import mimetypes
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
 
@@ -160,19 +160,18 @@ def application(page: Follower, hosts: Iterable[str] | None, token: str = "") ->
     async def static(request: Request) -> Response:
         return _static(request.path_params["name"])
 
-    async def payload(request: Request) -> Response:
-        return await _answered(page, request, lambda: JSONResponse(to_json(page.payload()), headers=_HEADERS))
+    def told(read: Callable[[Request], object]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            return await _answered(page, request, lambda: JSONResponse(to_json(read(request)), headers=_HEADERS))
 
-    async def first(request: Request) -> Response:
-        return await _answered(page, request, lambda: JSONResponse(to_json(page.first()), headers=_HEADERS))
+        return answer
+
+    def sections(request: Request) -> JsonObject:
+        return page.sections(request.query_params.get("names", "").split(","))
 
     async def play(request: Request) -> Response:
         headers = {**_HEADERS, "content-security-policy": f"{POLICY}; frame-ancestors 'self'"}
         return await _answered(page, request, lambda: HTMLResponse(playground(page.play()), headers=headers))
-
-    async def sections(request: Request) -> Response:
-        names = request.query_params.get("names", "").split(",")
-        return await _answered(page, request, lambda: JSONResponse(to_json(page.sections(names)), headers=_HEADERS))
 
     async def events(request: Request) -> Response:
         return StreamingResponse(page.events(), media_type="text/event-stream", headers=_HEADERS)
@@ -196,11 +195,11 @@ def application(page: Follower, hosts: Iterable[str] | None, token: str = "") ->
     routes = [
         Route("/", index),
         Route("/static/{name:path}", static),
-        Route("/first", first),
-        Route("/payload", payload),
+        Route("/first", told(lambda _: page.first())),
+        Route("/payload", told(lambda _: page.payload())),
         Route("/playground", play),
-        Route("/sections", sections),
-        Route("/rooms", sections),  # its name in earlier versions
+        Route("/sections", told(sections)),
+        Route("/rooms", told(sections)),  # its name in earlier versions
         Route("/events", events),
         Route("/ask/{name}", ask, methods=["POST"]),
     ]

@@ -39,13 +39,11 @@ def live_page(name: str, entry: str = "live.js") -> str:
 
 def render_page(report: "Report") -> str:
     """The whole report as HTML text; with the playground in it where its run is small enough to go on in the page."""
-    title = f"{report.run.name} · qkv"
-    if report.play is None or report.play.weights is None:
-        return page_of(report, "report.js", title=title, description=report.run.verdict)
-    more = f'<script type="application/json" id="qkv-playground">{embed(playground_template())}</script>'
-    return page_of(
-        report, "report.js", title=title, description=report.run.verdict, more=more, policy=PLAYGROUND_POLICY
-    )
+    title, more, policy = f"{report.run.name} · qkv", "", _POLICY
+    if report.play is not None and report.play.weights is not None:
+        more = f'<script type="application/json" id="qkv-playground">{embed(playground_template())}</script>'
+        policy = PLAYGROUND_POLICY
+    return page_of(report, "report.js", title=title, description=report.run.verdict, more=more, policy=policy)
 
 
 def still_page(body: str, *, title: str, description: str) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from qkv.errors import QkvError, UserError
 from qkv.inspection.answers.answer import unit_of
+from qkv.inspection.answers.reading import read
 from qkv.inspection.control import labels
 from qkv.inspection.stored_run import StoredRun
 from qkv.jsontypes import JsonObject
@@ -23,7 +24,7 @@ from qkv.models.positions import Rotary
 from qkv.telemetry import Memory, Telemetry, damage
 from qkv.views.host import VERSION, Host
 from qkv.views.own_sections import Section, own_sections
-from qkv.views.sections.answers import AnswerNote, answers_of
+from qkv.views.sections.answers import AnswerNote, note
 from qkv.views.sections.attention import (
     Exhibit,
     attention_on,
@@ -177,9 +178,9 @@ class Sections:
         return loss_section(self.telemetry, lines, found or {}) if self.telemetry else None
 
     def answers(self) -> tuple[AnswerNote, ...]:
-        """Common questions, answered from the run."""
+        """Common questions, answered from the run, in their order of weight; all of them rest on telemetry."""
         still_wanted()
-        return answers_of(self.stored, self.telemetry)
+        return tuple(map(note, read(self.stored, self.telemetry))) if self.telemetry else ()
 
     def ledger(self) -> LedgerSection | None:
         """What each matrix's movement took off the loss."""

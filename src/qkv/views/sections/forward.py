@@ -324,22 +324,17 @@ def _layer(record: dict[str, Tensor], layer: int, stem: str, formulas: dict[str,
 
 def _notes(viewer: Viewer) -> list[str]:
     """What a reader of textbooks would look for in vain."""
-    layout = viewer.config.model.layout
+    layout, companion = viewer.config.model.layout, find_task(viewer.config.task).companion
+    has_companion = bool(companion) and (viewer.folder / companion).is_file()
     notes = [
-        (
-            layout.pre and layout.norm != "none",
-            "x is taken after the norm in front of attention.",
-        ),
-        (
-            layout.qk_norm,
-            "q and k are shown after QK-norm, as used in the scores.",
-        ),
+        (layout.pre and layout.norm != "none", "x is taken after the norm in front of attention."),
+        (layout.qk_norm, "q and k are shown after QK-norm, as used in the scores."),
         (layout.positions == "rotary", "q and k are shown after the rotation by their position."),
         (layout.mixer == "lstm", "An LSTM replaces attention: mix_out is its state after each token."),
         (layout.mixer == "mean", "A mean replaces attention: mix_out is the mean of all visible x."),
         (layout.positions in ADDED, "Rows of W_E have their position added before layer 0."),
         (layout.pool == "class", "Position 0 is the class token, a learned vector W_token in place of a patch."),
-        (viewer.has_companion, "qkv predict also adds the logits of a linear model; they are not shown here."),
+        (has_companion, "qkv predict also adds the logits of a linear model; they are not shown here."),
     ]
     return [sentence for holds, sentence in notes if holds]
 
