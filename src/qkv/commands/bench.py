@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     from qkv.benchmarks import BENCHMARKS
     from qkv.data.config import DataConfig
     from qkv.data.sources.source import open_source
@@ -86,12 +86,10 @@ def run(args: argparse.Namespace) -> int:
             _print(name, BENCHMARKS[name], measured[name])
     if args.json:
         results = {name: [figure._asdict() for figure in figures] for name, figures in measured.items()}
-        seconds = time.monotonic() - began
-        screen.print_json({"machine": here, "results": results, "left_out": session.left_out, "seconds": seconds})
-        return 0
+        told = {"machine": here, "results": results, "left_out": session.left_out}
+        return screen.print_json(told | {"seconds": time.monotonic() - began})
     for sentence in session.left_out:
         print(f"left out: {sentence}")
-    return 0
 
 
 def _asked(args: argparse.Namespace):  # noqa: ANN202

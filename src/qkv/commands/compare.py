@@ -41,20 +41,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     from qkv import api
 
     runs = [api.load(path, weights=args.weights) for path in (args.a, args.b, *args.more)]
     found = _found(runs, quietly=args.json)
     if args.json:
-        screen.print_json(found)
-        return 0
+        return screen.print_json(found)
     names = [run.path.name for run in runs]
     names = names if len(set(names)) == len(names) else found["runs"]
     (_print_two if len(runs) == 2 else _print_many)(found, names)
     for caution in found["cautions"]:
         print(f"\n{caution}")
-    return 0
 
 
 def _found(runs: "Sequence[Run]", quietly: bool) -> JsonObject:

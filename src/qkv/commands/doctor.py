@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     from qkv import __version__
 
     found: JsonObject = {
@@ -64,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
         },
     }
     if args.json:
-        screen.print_json(found)
-        return 0
+        return screen.print_json(found)
     speeds = ", ".join(f"{name} {number(speed)} GFLOP/s" for name, speed in found["product_gflops"].items())
     cache = found["cache"]
     rows = [
@@ -89,7 +88,6 @@ def run(args: argparse.Namespace) -> int:
         rows.append((f"extra {name}", line))
     for label, value in rows:
         print(f"{label:<10} {value}")
-    return 0
 
 
 def _native(precision: str) -> str:

@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from qkv import api
@@ -44,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
             "file" if args.format == "gguf" else "folder": args.out,
         }
         about |= {"family": fit.family.name if fit.family else None, "why_not": fit.why_not}
-        screen.print_json(about | {"notes": list(fit.notes), "files": files})
-        return 0
+        return screen.print_json(about | {"notes": list(fit.notes), "files": files})
     if args.format == "onnx":
         print(f"{out} takes any batch and length: onnxruntime.InferenceSession('{out}/model.onnx')")
     elif fit.family is not None:
@@ -58,4 +57,3 @@ def run(args: argparse.Namespace) -> int:
         print(line)
     if args.format != "gguf":
         print("Files: " + ", ".join(files))
-    return 0

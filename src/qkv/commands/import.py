@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     import shlex
     from pathlib import Path
 
@@ -65,8 +65,7 @@ def run(args: argparse.Namespace) -> int:
     sizes, n = made.config.model.sizes, made.summary["parameters"]
     if args.json:
         about = {"run": str(made.path), "task": made.task.name, "parameters": n, "notes": notes}
-        screen.print_json(about | {"family": made.folder.read_manifest()["imported"]["family"]})
-        return 0
+        return screen.print_json(about | {"family": made.folder.read_manifest()["imported"]["family"]})
     print(
         f"{args.folder}: {made.config.model.kind} with {n / 1e6:.2f}M parameters, {many(sizes.n_layers, 'layer')},"
         f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}, {what_it_reads(made.config.model)}."
@@ -77,7 +76,6 @@ def run(args: argparse.Namespace) -> int:
     print(f"The run is in {made.path}\n\nNext:  qkv show {folder}")
     if made.tokenizer is not None and (example := _example(made.task.prompt, made.tokenizer.of_source)):
         print(f"       qkv predict {folder} {shlex.quote(example)}")
-    return 0
 
 
 def _example(prompt: str, tokenizer: "Tokenizer") -> str:

@@ -77,11 +77,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     started = time.monotonic()
     if args.name is None:
         _list(args.json)
-        return 0
+        return
     from qkv import api
 
     shown = _Line()
@@ -104,7 +104,6 @@ def run(args: argparse.Namespace) -> int:
         _print_ladder(verdict)
     else:
         _print(verdict)
-    return 0
 
 
 def _names() -> list[str]:

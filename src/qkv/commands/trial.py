@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     from qkv import api
 
     found = api.trial(
@@ -46,4 +46,3 @@ def run(args: argparse.Namespace) -> int:
         screen.print_json(found)
     else:
         print(f"{found['sentence']}\n{found['about']}")
-    return 0

@@ -62,16 +62,22 @@ class MovingNote:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MapSection:
-    """Every matrix x every recorded step x every measure, with the random-label control where there is one."""
+class Measured:
+    """Every row x every step x every measure, with the random-label control where there is one."""
 
-    rows: tuple[MatrixRow, ...]
     steps: tuple[int, ...]
     measures: tuple[MeasureNote, ...]
     values: dict[str, Packed]
-    """measure -> float32 [row, step]; NaN where it was not recorded."""
+    """measure -> float32 [row, step]; NaN where there is none."""
     null_steps: tuple[int, ...] = ()
     null_values: dict[str, Packed] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MapSection(Measured):
+    """Every matrix at every recorded step."""
+
+    rows: tuple[MatrixRow, ...]
     moving: tuple[MovingNote, ...] = ()
     """By kind, the first to have done half of its moving first; from every recorded step, drawn or not."""
     thinned: str = ""
