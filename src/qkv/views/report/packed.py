@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 import zlib
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -51,9 +52,12 @@ def pack(array: np.ndarray, *, as_bytes: bool = False) -> Packed:
 
 
 def payload(kind: type[T], of: object, /, **own: object) -> T:
-    """A dataclass `kind` whose fields are those that `of` has by the same name, but for its `own`."""
-    names = (field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
-    return kind(**{name: getattr(of, name) for name in names if name not in own and hasattr(of, name)}, **own)
+    """A dataclass `kind` whose fields are those that `of` (an object or a mapping) has by the same name, but for its
+    `own`."""
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in own]  # type: ignore[arg-type]
+    if isinstance(of, Mapping):
+        return kind(**{name: of[name] for name in names if name in of}, **own)
+    return kind(**{name: getattr(of, name) for name in names if hasattr(of, name)}, **own)
 
 
 def to_json(value: object) -> Any:
