@@ -25,6 +25,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from answer_text import answer_svg, answer_text, folded_text, kind_of_run
+
 from qkv.cards import card
 from qkv.changes import OPS
 from qkv.cli import command_parser
@@ -50,8 +52,6 @@ from qkv.studies.verdict.outcome import OUTCOMES
 from qkv.studies.verdict.sentences import judged_again
 from qkv.training.config import OptimizerConfig
 from qkv.views.report.playground import playground
-from qkv.views.study.forest import answer_svg
-from qkv.views.study.page import answer_text, folded_text, kind_of_run
 from qkv.views.study.section import answer_cells
 
 HERE = Path(__file__).parent

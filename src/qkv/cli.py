@@ -223,7 +223,7 @@ def _dispatch(argv: list[str]) -> int:
     for place in parser.places:
         place.check()
     args.typed = tuple(argv)
-    return importlib.import_module(f"qkv.commands.{argv[0]}").run(args)
+    return importlib.import_module(f"qkv.commands.{argv[0]}").run(args) or 0
 
 
 def _say(message: str, status: int) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from answer_text import answer_text, folded_text
 
 from qkv.data.baseline.ngrams import ngram_losses
 from qkv.models.layout import Sizes
@@ -21,7 +22,6 @@ from qkv.studies.synthetic.tasks import Recall
 from qkv.studies.verdict.outcome import OUTCOMES
 from qkv.studies.verdict.sentences import judged_again
 from qkv.tasks import find_task
-from qkv.views.study.page import answer_text, folded_text
 from qkv.views.study.section import as_shown
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

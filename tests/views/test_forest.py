@@ -4,9 +4,9 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from answer_text import answer_svg, forest_svg
 
 from qkv.studies.verdict.sentences import two_digits
-from qkv.views.study.forest import answer_svg, forest_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -2,9 +2,10 @@
 
 import re
 
+from answer_text import answer_text, folded_text, forest_svg
+
 from qkv.studies.verdict.statistics import how_exact
-from qkv.views.study.forest import forest_svg
-from qkv.views.study.page import answer_text, folded_text, study_page
+from qkv.views.study.page import study_page
 from qkv.views.study.section import effort, study_section
 
 ROWS = [

@@ -1,4 +1,5 @@
-"""One module per command: `configure(parser)` declares its options, `run(args)` calls the library and prints.
+"""One module per command: `configure(parser)` declares its options, `run(args)` calls the library, prints and
+gives the exit status, where that may be another than 0.
 
 A command knows nothing that the library does not offer to Python too; it parses, calls and prints. No module here loads
 torch when it is imported, so that help and mistakes are answered at once: the library is imported inside `run`.

@@ -5,6 +5,7 @@ one sentence that repeats what was typed and says what was expected.
 """
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -43,29 +44,24 @@ def step_or_span(text: str) -> int | tuple[int, int]:
     raise argparse.ArgumentTypeError(f"{text!r} is not a step, or two steps as 0..500")
 
 
-def positive(text: str) -> float:
-    """A finite number above 0."""
-    return _number(text, lambda value: 0 < value < float("inf"), "a number above 0")
+def number(expected: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+    """A number that `fits`; NaN never does."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+        return value
+
+    return convert
 
 
-def share(text: str) -> float:
-    """A number above 0 and at most 1."""
-    return _number(text, lambda value: 0 < value <= 1, "a number above 0 and at most 1")
-
-
-def at_least_zero(text: str) -> float:
-    """A finite number of 0 or more."""
-    return _number(text, lambda value: 0 <= value < float("inf"), "a number of at least 0")
-
-
-def _number(text: str, fits: Callable[[float], bool], expected: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not fits(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
-    return value
+positive = number("a number above 0", lambda value: 0 < value < math.inf)
+share = number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
+at_least_zero = number("a number of at least 0", lambda value: 0 <= value < math.inf)
 
 
 @dataclass(frozen=True)

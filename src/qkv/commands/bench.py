@@ -27,7 +27,6 @@ from qkv.errors import ConfigError, unknown
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     from qkv.benchmarks import BENCHMARKS
 
     width = max(map(len, BENCHMARKS))
@@ -51,8 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     from qkv.benchmarks import BENCHMARKS
     from qkv.data.config import DataConfig
     from qkv.data.sources.source import open_source
@@ -88,32 +86,23 @@ def run(args: argparse.Namespace) -> int:
             _print(name, BENCHMARKS[name], measured[name])
     if args.json:
         results = {name: [figure._asdict() for figure in figures] for name, figures in measured.items()}
-        seconds = time.monotonic() - began
-        screen.print_json({"machine": here, "results": results, "left_out": session.left_out, "seconds": seconds})
-        return 0
+        told = {"machine": here, "results": results, "left_out": session.left_out}
+        return screen.print_json(told | {"seconds": time.monotonic() - began})
     for sentence in session.left_out:
         print(f"left out: {sentence}")
-    return 0
 
 
 def _asked(args: argparse.Namespace):  # noqa: ANN202
     """What was typed; an option that was not given keeps the library's default."""
     from qkv.benchmarks.session import Asked
 
-    given = {
-        "data": args.data,
+    names = ("data", "source", "tokenizer", "tune", "rounds", "seeds", "device", "quick")
+    given = {name: getattr(args, name) for name in names} | {
         "nanogpt": None if args.nanogpt is None else args.nanogpt.absolute(),
-        "source": args.source,
-        "tokenizer": args.tokenizer,
         "minutes": tuple(positive_minutes(word) for word in split_words(args.minutes)) if args.minutes else None,
         "until": args.until_loss,
-        "rounds": args.rounds,
-        "seeds": args.seeds,
-        "device": args.device,
     }
-    return Asked(
-        tune=args.tune, quick=args.quick, **{name: value for name, value in given.items() if value is not None}
-    )
+    return Asked(**{name: value for name, value in given.items() if value is not None})
 
 
 def positive_minutes(word: str) -> float:

@@ -34,7 +34,6 @@ _OF_TOKENS = ("W_E", "W_U", "b_U")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("a", type=a_run, metavar="RUN", help="a run folder")
     parser.add_argument("b", type=a_run, metavar="RUN", help="another run folder")
     parser.add_argument("more", type=a_run, nargs="*", metavar="RUN", help="and others")
@@ -42,21 +41,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     from qkv import api
 
     runs = [api.load(path, weights=args.weights) for path in (args.a, args.b, *args.more)]
     found = _found(runs, quietly=args.json)
     if args.json:
-        screen.print_json(found)
-        return 0
+        return screen.print_json(found)
     names = [run.path.name for run in runs]
     names = names if len(set(names)) == len(names) else found["runs"]
     (_print_two if len(runs) == 2 else _print_many)(found, names)
     for caution in found["cautions"]:
         print(f"\n{caution}")
-    return 0
 
 
 def _found(runs: "Sequence[Run]", quietly: bool) -> JsonObject:

@@ -45,12 +45,10 @@ EXTRAS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     from qkv import __version__
 
     found: JsonObject = {
@@ -60,11 +58,13 @@ def run(args: argparse.Namespace) -> int:
         "processor": _processor(),
         **_computing(),
         "cache": _cache(),
-        "extras": {name: _missing(names) for name, (names, _) in EXTRAS.items()},
+        "extras": {
+            extra: [name for name in names if importlib.util.find_spec(name) is None]
+            for extra, (names, _) in EXTRAS.items()
+        },
     }
     if args.json:
-        screen.print_json(found)
-        return 0
+        return screen.print_json(found)
     speeds = ", ".join(f"{name} {number(speed)} GFLOP/s" for name, speed in found["product_gflops"].items())
     cache = found["cache"]
     rows = [
@@ -88,7 +88,6 @@ def run(args: argparse.Namespace) -> int:
         rows.append((f"extra {name}", line))
     for label, value in rows:
         print(f"{label:<10} {value}")
-    return 0
 
 
 def _native(precision: str) -> str:
@@ -175,7 +174,3 @@ def _cache() -> JsonObject:
     except OSError:
         writable = False
     return {"path": str(path), "writable": writable, "free_gb": shutil.disk_usage(nearest).free / 1e9}
-
-
-def _missing(names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if importlib.util.find_spec(name) is None]

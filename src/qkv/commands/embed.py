@@ -30,7 +30,6 @@ N_COMPONENTS = 6
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; or one a line from stdin")
     parser.add_argument("--layer", metavar="N", help="0 is the first, -1 (default) the last; or 'all'")
@@ -44,8 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     from qkv import api
 
     loaded = api.load(args.run, weights=args.weights)
@@ -64,23 +62,20 @@ def run(args: argparse.Namespace) -> int:
         offsets = None if item.offsets is None else item.offsets.tolist()
         outputs.append({"text": item.text, "tokens": item.tokens, "offsets": offsets, "vectors": vectors})
     if args.json:
-        screen.print_json({"run": str(loaded.path), "per_token": args.per_token, "outputs": outputs})
-        return 0
+        return screen.print_json({"run": str(loaded.path), "per_token": args.per_token, "outputs": outputs})
     for layer in (_name(names, layer) for layer in layers):
         rows = [row for output in outputs for row in _rows(output, layer, args.per_token)]
         print(f"{layer}: {len(rows[0][1])} components")
         _print(rows)
-    return 0
 
 
-def _measures(loaded: "Run", texts: list[str], as_json: bool) -> int:
+def _measures(loaded: "Run", texts: list[str], as_json: bool) -> None:
     """One line a layer: similarities, isotropy and the probe, each beside its baseline."""
     found = loaded.layer_measures(texts)
     start = loaded.layer_measures(texts, at=0) if 0 in loaded.snapshots() else []
     if as_json:
         layers = [dict(vars(layer)) for layer in found]
-        screen.print_json({"run": str(loaded.path), "layers": layers, "step_0": [dict(vars(m)) for m in start]})
-        return 0
+        return screen.print_json({"run": str(loaded.path), "layers": layers, "step_0": [dict(vars(m)) for m in start]})
     print(
         f"{found[0].n_vectors:,} vectors per layer. Next to each similarity is its baseline: random pairs, or the\n"
         f"same groups shuffled. The probe tells {found[0].n_classes} tokens apart, on windows it was not trained on.\n"
@@ -93,7 +88,6 @@ def _measures(loaded: "Run", texts: list[str], as_json: bool) -> int:
         figures += [m.isotropy, m.probe, m.probe_control, m.n_largest, start[i].probe if start else None]
         rows.append((m.layer, *("\u2014" if value is None else f"{value:.3f}" for value in figures)))
     screen.print_table(columns, rows)
-    return 0
 
 
 def _layer(text: str) -> int | str:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     parser.add_argument("source", nargs="?", type=a_source, metavar="SOURCE", help="another text to score")
     parser.add_argument("--change", action="append", default=[], metavar="SEL=OP", help="what to do to matrices first")
@@ -36,8 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     from qkv import api
 
     changes = split_changes(args.change)
@@ -51,8 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         about = {"run": str(loaded.path), "task": loaded.task.name, "weights": args.weights, "changes": changes}
         about |= {"changes_made": made} if made else {}
-        screen.print_json(about | result.as_json())
-        return 0
+        return screen.print_json(about | result.as_json())
     for sentence in made:
         print(sentence)
     rows = [("loss, nats per target", figure(result.loss), _interval(result.loss_interval))]
@@ -68,7 +65,6 @@ def run(args: argparse.Namespace) -> int:
     items = loaded.task.items or loaded.task.examples
     over = f"{result.n_targets:,} targets in {result.n_windows:,} {items}"
     print(f"\nThese are means over {over}, with the {args.weights} weights.")
-    return 0
 
 
 def _print_places(places: "tuple[AtPosition, ...]", task: "Task") -> None:

@@ -20,7 +20,6 @@ from qkv.commands.printing import screen
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     parser.add_argument("--out", required=True, metavar="PATH", help="the folder to make; for gguf the file")
     formats, said = one_of("huggingface", "gguf", "onnx"), "huggingface (default), gguf or onnx"
@@ -29,8 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from qkv import api
@@ -46,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
             "file" if args.format == "gguf" else "folder": args.out,
         }
         about |= {"family": fit.family.name if fit.family else None, "why_not": fit.why_not}
-        screen.print_json(about | {"notes": list(fit.notes), "files": files})
-        return 0
+        return screen.print_json(about | {"notes": list(fit.notes), "files": files})
     if args.format == "onnx":
         print(f"{out} takes any batch and length: onnxruntime.InferenceSession('{out}/model.onnx')")
     elif fit.family is not None:
@@ -60,4 +57,3 @@ def run(args: argparse.Namespace) -> int:
         print(line)
     if args.format != "gguf":
         print("Files: " + ", ".join(files))
-    return 0

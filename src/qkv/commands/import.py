@@ -33,7 +33,6 @@ _COMMON = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("folder", metavar="DIR", help="a folder with config.json and model.safetensors, or hf:ORG/NAME")
     parser.add_argument("--base", metavar="DIR", help="the model that a LoRA adapter in DIR is merged into")
     parser.add_argument("--out", required=True, metavar="RUN", help="the run folder to make")
@@ -45,8 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     import shlex
     from pathlib import Path
 
@@ -67,8 +65,7 @@ def run(args: argparse.Namespace) -> int:
     sizes, n = made.config.model.sizes, made.summary["parameters"]
     if args.json:
         about = {"run": str(made.path), "task": made.task.name, "parameters": n, "notes": notes}
-        screen.print_json(about | {"family": made.folder.read_manifest()["imported"]["family"]})
-        return 0
+        return screen.print_json(about | {"family": made.folder.read_manifest()["imported"]["family"]})
     print(
         f"{args.folder}: {made.config.model.kind} with {n / 1e6:.2f}M parameters, {many(sizes.n_layers, 'layer')},"
         f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}, {what_it_reads(made.config.model)}."
@@ -79,7 +76,6 @@ def run(args: argparse.Namespace) -> int:
     print(f"The run is in {made.path}\n\nNext:  qkv show {folder}")
     if made.tokenizer is not None and (example := _example(made.task.prompt, made.tokenizer.of_source)):
         print(f"       qkv predict {folder} {shlex.quote(example)}")
-    return 0
 
 
 def _example(prompt: str, tokenizer: "Tokenizer") -> str:

@@ -31,7 +31,6 @@ from qkv.words import many
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "lesson", nargs="?", metavar="LESSON", type=one_of(*LESSONS, "check"), help="a lesson, or check"
     )
@@ -47,7 +46,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     if args.lesson == "check":
         return _check(args)
     if args.file is not None:

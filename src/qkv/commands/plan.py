@@ -31,7 +31,6 @@ setting_named = train.setting_named
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     place = train.describe(parser)
     place.add_argument("--receipt", action="store_true", help="what became of each file, row, column and class")
     place.add_argument(
@@ -43,29 +42,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(place)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     given = train.options(args)
     from qkv import api
 
     if args.receipt:
         receipt = api.receipt(args.source or "", **given)
-        if args.json:
-            screen.print_json(receipt.as_json())
-        else:
-            print(receipt.told())
-        return 0
+        return screen.print_json(receipt.as_json()) if args.json else print(receipt.told())
     found = api.plan(args.source or "", **given)
     if args.json:
-        screen.print_json(found.as_json())
-        return 0
+        return screen.print_json(found.as_json())
     print(f"The plan is for a {found.model}.\n")
     rows = [*found.memory.items(), ("together", found.peak)]
     screen.print_table(["memory of each process", "MB"], [(name, f"{n / 1e6:,.0f}") for name, n in rows])
     print()
     for sentence in _sentences(found):
         print(sentence)
-    return 0
 
 
 def _sentences(found: "Forecast") -> list[str]:

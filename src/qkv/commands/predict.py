@@ -35,7 +35,6 @@ UNSURE = "(not sure)"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to continue, fill, label or translate")
     parser.add_argument("--tokens", type=whole(), metavar="N", help="how many tokens to add (200)")
@@ -75,8 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     from qkv import api
     from qkv.tasks import PredictOptions
 
@@ -97,8 +95,7 @@ def run(args: argparse.Namespace) -> int:
         outputs = _sure(loaded, texts, options, args.at_least)
     if args.json:
         about = {"run": str(loaded.path), "task": loaded.task.name, "inputs": inputs, "outputs": outputs}
-        screen.print_json(about | ({"scores": scores} if args.scores else {}))
-        return 0
+        return screen.print_json(about | ({"scores": scores} if args.scores else {}))
     alone = options.chat or not (args.texts or loaded.task.continues)
     for i, (text, output) in enumerate(zip(texts, outputs, strict=True)):
         output = UNSURE if output is None else output
@@ -108,7 +105,6 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(screen.shown(said))
         _print_scores(scores[i] if scores else [])
-    return 0
 
 
 def _sure(run: "Run", texts: list[str], options: "PredictOptions", at_least: float) -> list[str | None]:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     parser.add_argument("source", type=a_source, metavar="FILE", help="labeled words or labeled texts")
     parser.add_argument("--label-column", metavar="NAME", help="the column that holds the labels (CoNLL-U: upos)")
@@ -35,8 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     from qkv import api
 
     loaded = api.load(args.run, weights=args.weights)
@@ -46,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         about = {"run": str(loaded.path), "file": str(args.source), "labels": "tokens" if of_words else "texts"}
         rest = {name: value for name, value in vars(found).items() if name != "layers"}
-        screen.print_json(about | rest | {"layers": [layer._asdict() for layer in found.layers]})
-        return 0
+        return screen.print_json(about | rest | {"layers": [layer._asdict() for layer in found.layers]})
     rows = [
         (one.layer, percent(one.accuracy), f"{percent(one.low)} to {percent(one.high)}", percent(one.control),
          percent(one.selectivity))
@@ -55,7 +52,6 @@ def run(args: argparse.Namespace) -> int:
     ]  # fmt: skip
     screen.print_table(["layer", "accuracy", "95% interval", "control", "selectivity"], rows)
     print(_compared(found))
-    return 0
 
 
 def _compared(found: "Probes") -> str:

@@ -20,7 +20,6 @@ from qkv.words import megabytes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("run", type=a_run_or_many, metavar="RUN", help="a run folder, or a folder of many runs")
     parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in that folder)")
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="show attention on this text")
@@ -28,36 +27,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     if not (Path(args.run) / "config.toml").exists() and runs_in(Path(args.run)):
-        return _many(args)
-    from qkv import api
-
-    run = api.load(args.run)
-    path = run.report(out=args.out, texts=tuple(args.text), research=research_of(run, args))
-    harm = damaged.told(run, quietly=args.json, shown="The page")
-    if args.json:
-        screen.print_json({"run": args.run, "report": str(path), "bytes": path.stat().st_size, "damaged": harm})
+        path, harm = _many(args), []
     else:
-        _say(path)
-    return 0
+        from qkv import api
+
+        run = api.load(args.run)
+        path = run.report(out=args.out, texts=tuple(args.text), research=research_of(run, args))
+        harm = damaged.told(run, quietly=args.json, shown="The page")
+    size = path.stat().st_size
+    if args.json:
+        screen.print_json({"run": args.run, "report": str(path), "bytes": size, "damaged": harm})
+    else:
+        print(f"{path}  ({megabytes(size)}; open it in a browser)")
 
 
-def _many(args: argparse.Namespace) -> int:
+def _many(args: argparse.Namespace) -> Path:
     """The workbench of a folder."""
     from qkv.views.workbench.board import write_board
 
     for option in ("text", "research", "source", "pairs", "exact", "against"):
         if getattr(args, option):
             raise UserError(f"{args.run} holds many runs, and --{option} is of one; give a run, or leave it out")
-    path = write_board(Path(args.run), Path(args.out or Path(args.run) / "report.html"))
-    if args.json:
-        screen.print_json({"run": args.run, "report": str(path), "bytes": path.stat().st_size, "damaged": []})
-    else:
-        _say(path)
-    return 0
-
-
-def _say(path: Path) -> None:
-    print(f"{path}  ({megabytes(path.stat().st_size)}; open it in a browser)")
+    return write_board(Path(args.run), Path(args.out or Path(args.run) / "report.html"))

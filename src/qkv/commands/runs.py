@@ -32,7 +32,6 @@ _SORTS: Mapping[str, Callable[["Listed"], tuple[float, str]]] = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "folder", nargs="?", default="runs", metavar="FOLDER", help="what holds the runs (default: runs)"
     )
@@ -45,23 +44,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     from qkv.telemetry.runs import differing, listed, where
 
     runs = sorted(where(listed(Path(args.folder)), args.where), key=_SORTS[args.sort])
     paths = differing(runs)
     if args.json:
-        screen.print_json({"folder": args.folder, "differing": paths, "runs": [run.to_json() for run in runs]})
-        return 0
+        return screen.print_json({"folder": args.folder, "differing": paths, "runs": [run.to_json() for run in runs]})
     if not runs:
         print(f"{args.folder} holds no run{' like that' if args.where else '; qkv train my.txt makes one'}.")
-        return 0
+        return
     rows = [_COLUMNS, *(_row(run, paths) for run in runs)]
     for line in _lines(rows, shutil.get_terminal_size((160, 24)).columns):
         print(screen.shown(line))
     print(f"\n{many(len(runs), 'run')}; losses are the lowest on validation text, in nats per token.")
-    return 0
 
 
 def _row(run: "Listed", paths: Sequence[str]) -> tuple[str, ...]:

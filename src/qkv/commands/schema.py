@@ -15,15 +15,12 @@ from qkv.errors import ConfigError, unknown
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("name", nargs="?", type=usually(*FORMS), metavar="COMMAND", help="a command that takes --json")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     if args.name in COMMANDS and args.name not in FORMS:
         raise ConfigError(f"qkv {args.name} has no --json; commands with one: {', '.join(FORMS)}")
     if args.name and args.name not in FORMS:
         raise ConfigError(unknown("command", args.name, FORMS))
-    screen.print_json(schema(args.name) if args.name else {name: schema(name) for name in FORMS})
-    return 0
+    return screen.print_json(schema(args.name) if args.name else {name: schema(name) for name in FORMS})

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("run", type=a_run, metavar="RUN", help="a run folder; its last weights are used")
     parser.add_argument("text", metavar="TEXT", help="the text whose loss is lowered")
     parser.add_argument("--on", metavar="SEL", default="**", help="which matrices, heads or rows may move (all)")
@@ -35,8 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     from qkv import api
     from qkv.commands.printing.gradient_table import path_json, print_path
 
@@ -44,13 +42,12 @@ def run(args: argparse.Namespace) -> int:
     found = loaded.step(args.text, on=args.on, rate=args.rate)
     assert loaded.tokenizer is not None, "a run without one has no step on a text"
     if args.json:
-        shown = as_json(found) | {"optimizer": loaded.config.training.optimizer.kind if found.own else None}
-        screen.print_json({"run": str(loaded.path), **shown, "gradient_path": path_json(found.path, loaded.tokenizer)})
-        return 0
+        shown = {"run": str(loaded.path)} | as_json(found)
+        shown["optimizer"] = loaded.config.training.optimizer.kind if found.own else None
+        return screen.print_json(shown | {"gradient_path": path_json(found.path, loaded.tokenizer)})
     _print(found, loaded.config.training.optimizer.kind)
     print()
     print_path(found.path, loaded.tokenizer)
-    return 0
 
 
 def as_json(step: "OneStep") -> JsonObject:

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING
 
 from qkv.commands.arguments import add_json, at_least_zero, positive, usually, whole
 from qkv.commands.printing import screen
+from qkv.extensions import added
+from qkv.jsontypes import JsonMapping
 from qkv.words import many
 
 if TYPE_CHECKING:
     from qkv.studies.engine.runner import Made
-from qkv.extensions import added
-from qkv.jsontypes import JsonMapping
 
 _QUESTIONS = Path(__file__).parent.parent / "studies" / "questions"
 _SECONDS = 5.0
@@ -38,7 +38,6 @@ _SECONDS = 5.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "name",
         nargs="?",
@@ -78,12 +77,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     started = time.monotonic()
     if args.name is None:
         _list(args.json)
-        return 0
+        return
     from qkv import api
 
     shown = _Line()
@@ -106,7 +104,6 @@ def run(args: argparse.Namespace) -> int:
         _print_ladder(verdict)
     else:
         _print(verdict)
-    return 0
 
 
 def _names() -> list[str]:
@@ -115,14 +112,10 @@ def _names() -> list[str]:
     return [*order, *sorted({file.stem for file in _QUESTIONS.glob("*.toml")} - {*order})]
 
 
-def _asked() -> dict[str, dict[str, str]]:
-    """The words of every study by its name."""
-    return {name: tomllib.loads((_QUESTIONS / f"{name}.toml").read_text(encoding="utf-8")) for name in _names()}
-
-
 def _list(as_json: bool) -> None:
     """The questions, in order of priority."""
-    found = {name: {"asks": words["asks"], "answer": words["answer"]} for name, words in _asked().items()}
+    asked = {name: tomllib.loads((_QUESTIONS / f"{name}.toml").read_text(encoding="utf-8")) for name in _names()}
+    found = {name: {"asks": words["asks"], "answer": words["answer"]} for name, words in asked.items()}
     if added("studies"):
         from qkv.studies.designed import STUDIES
 
@@ -156,8 +149,8 @@ class _Line:
 def _print(verdict: JsonMapping) -> None:
     """The answer, its condition and how the models compare with counting, then what it rests on."""
     from qkv.studies.counting import counting_words
-    from qkv.views.study.page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, as_shown, effect_cells, expectations
-    from qkv.views.study.section import accounts_table
+    from qkv.views.study.page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, effect_cells
+    from qkv.views.study.section import accounts_table, as_shown, expectations
 
     verdict = as_shown(verdict)
     for words in filter(None, (verdict["plain"], verdict["more"], verdict["condition"])):

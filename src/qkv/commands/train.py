@@ -203,7 +203,6 @@ def _n_processes(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     started = time.monotonic()
     given = options(args)
     n = _n_processes(args)

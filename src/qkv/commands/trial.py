@@ -19,7 +19,6 @@ from qkv.commands.printing import screen
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("new", metavar="NEW.toml", help="the training that may be better")
     parser.add_argument("--against", required=True, metavar="BEST.toml", help="the best one so far")
     parser.add_argument("--max-seeds", type=whole(), default=40, metavar="N", help="pairs of trainings at most (40)")
@@ -32,8 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     from qkv import api
 
     found = api.trial(
@@ -48,4 +46,3 @@ def run(args: argparse.Namespace) -> int:
         screen.print_json(found)
     else:
         print(f"{found['sentence']}\n{found['about']}")
-    return 0

@@ -30,7 +30,6 @@ _TRAINING = ("width", "window", "negative", "least_count", "epochs", "seed")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("what", metavar="WHAT", help="a file of vectors, a run folder, or with --out a text")
     parser.add_argument("--analogies", metavar="FILE", help="lines 'a b c d' under ': section' lines")
     parser.add_argument("--similarity", metavar="FILE", help="lines of two words and a score, with tabs between")
@@ -53,8 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     given = {name: getattr(args, name) for name in _TRAINING if getattr(args, name) is not None}
     if not (args.out or args.analogies or args.similarity):
         raise UserError("nothing was asked: give --analogies FILE, --similarity FILE, or --out FILE to train vectors")
@@ -79,15 +77,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         sections = [vars(section) for section in found.get("analogies") or ()]
         alike = vars(found["similarity"]) if found.get("similarity") else None
-        screen.print_json(found | {"analogies": sections or None, "similarity": alike})
-        return 0
+        return screen.print_json(found | {"analogies": sections or None, "similarity": alike})
     if trained is not None:
         print(f"{trained:,} words have a vector in {args.out}" + (f", trained on {part}" if part else ""))
     if vectors is not None:
         print(f"{len(vectors.words):,} words, {vectors.width} numbers each")
         _print_analogies(found["analogies"])
         _print_similarity(found["similarity"])
-    return 0
 
 
 def _train(source: str, out: Path, given: dict[str, int]) -> tuple[int, str]:

@@ -23,7 +23,6 @@ from qkv.errors import typed
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     replayed = parser.add_mutually_exclusive_group()
     replayed.add_argument(
@@ -35,7 +34,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
     from qkv import api
 
     given = {"updates": None} if args.all else {} if args.updates is None else {"updates": args.updates}

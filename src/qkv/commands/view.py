@@ -21,18 +21,15 @@ from qkv.commands.arguments import whole
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder, finished or training, a study's, or one of many runs")
     parser.add_argument("--beside", metavar="RUN", help="another run, to compare with matrix by matrix")
     parser.add_argument("--port", type=whole(0, 65535), metavar="N", help="port to serve at; 0 is any that is free")
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="address to serve at (127.0.0.1)")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     from qkv.views.live.serving import serve
 
     serve(
         args.run, host=args.host, port=args.port, beside=args.beside, say=lambda sentence: print(sentence, flush=True)
     )
-    return 0

@@ -139,12 +139,6 @@ class Viewer:
         return self.config.watched != "names"
 
     @property
-    def has_companion(self) -> bool:
-        """Whether its answers are not the model's alone: a linear model is beside it."""
-        companion = find_task(self.config.task).companion
-        return bool(companion) and (self.folder / companion).is_file()
-
-    @property
     def reads_images(self) -> bool:
         """Whether its model reads images and no texts."""
         return find_task(self.config.task).reads == "images"

@@ -8,7 +8,6 @@ import contextlib
 import shutil
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from qkv.commands.printing.screen import shown, terminal
@@ -45,9 +44,7 @@ class Display:
     def __enter__(self) -> "Display":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._draw_last()
         self._line = ""
         self._write("\r\x1b[K" if self._live else "")

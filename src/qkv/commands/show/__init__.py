@@ -37,7 +37,6 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_run(parser)
     parser.add_argument("address", nargs="?", metavar="ADDR", help="one matrix, head, row, circuit or activation")
     parser.add_argument(
@@ -66,8 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, print, and return the exit status."""
+def run(args: argparse.Namespace) -> None:
     asked: int | tuple[int, int] | None = args.at
     span = asked if isinstance(asked, tuple) else None
     at = asked if isinstance(asked, int) else None
@@ -83,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     is_whole = args.at is None and args.measure is None and args.text is None and args.address is None
     is_first = is_whole and not (args.all or args.json or args.research)
     if is_first and first_screen.print_kept(args.run):
-        return 0
+        return
     from qkv import api
     from qkv.commands.printing.nearest import nearest, said
     from qkv.commands.show import matrix, overview, pair, patching, research, text
@@ -122,4 +120,3 @@ def run(args: argparse.Namespace) -> int:
         screen.print_json(shown.as_json() | {"damaged": harm})
     else:
         shown.print()
-    return 0

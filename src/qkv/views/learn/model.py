@@ -17,8 +17,6 @@ from qkv.views.report.packed import Packed, pack
 MOST_STEPS = 8
 MOST_NUMBERS = 300_000
 """Weights of all steps together that travel with the page, though at least those of the last step."""
-LARGEST = 250_000
-"""Parameters up to which a model travels with the page; `static/fits.js` says the same."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +28,7 @@ class LearnedModel:
     """Of its tokens: word, char or another."""
     steps: tuple[int, ...]
     settings: JsonObject
-    """The configuration's model: its kind, the keys of its sizes and layout, and the run's changes as one text."""
+    """As `qkv.views.sections.training_in_page.settings_of` gives them."""
     tokens: tuple[str, ...]
     parameters: int
     val_loss: float | None
@@ -60,16 +58,14 @@ def of_run(folder: Path, text: str = "") -> tuple[LearnedModel, dict[str, np.nda
     from qkv.errors import RunFolderError  # here: the page of the model that comes with qkv needs no torch
     from qkv.folder.run_folder import RunFolder
     from qkv.views.report.page_sections import Sections
+    from qkv.views.sections.training_in_page import LARGEST, settings_of
 
     with Sections(RunFolder.open(folder).path) as run:
-        kept, tokenizer = run.snapshots, run.tokenizer
+        kept, tokenizer, summary = run.snapshots, run.stored.tokenizer, run.stored.summary
         if not kept.steps:
             raise RunFolderError(f"{folder} has no weights yet; train it first, or choose another run")
         if tokenizer is None:
             raise RunFolderError(f"{folder} is not a model of one text; choose a run of the task causal")
-        model, summary = run.settings.get("model", {}), run.manifest.get("summary", {})
-        settings = {"kind": model.get("kind"), **model.get("sizes", {}), **model.get("layout", {})}
-        settings["changes"] = ", ".join(run.settings.get("changes", ()))
         parameters = sum(math.prod(shape) for shape in kept.shapes.values())
         few = parameters <= LARGEST and tokenizer.kind in ("char", "word")
         n_steps = min(MOST_STEPS, MOST_NUMBERS // parameters)
@@ -79,7 +75,7 @@ def of_run(folder: Path, text: str = "") -> tuple[LearnedModel, dict[str, np.nda
             name=run.folder.resolve().name,
             kind=tokenizer.kind,
             steps=tuple(steps),
-            settings={name: value for name, value in settings.items() if isinstance(value, str | int | float | bool)},
+            settings=settings_of(run.stored.settings),
             tokens=tuple(tokenizer.token(i) for i in range(tokenizer.d_vocab)) if few else (),
             parameters=parameters,
             val_loss=summary.get("val_loss"),

@@ -170,7 +170,6 @@ class NextToken:
     """What a model thinks comes after one token of a text (or stands at it, of a masked model)."""
 
     step: int
-    position: int
     logits: Packed
     """float32 [d_vocab], largest first."""
     tokens: tuple[str, ...]
@@ -187,7 +186,6 @@ def _next(desk: Desk, question: Question) -> NextToken:
     ordered = logits.sort(descending=True, stable=True)
     return NextToken(
         step=viewer.nearest(question.step),
-        position=question.position,
         logits=pack(ordered.values.numpy()),
         tokens=tuple(viewer.tokenizer.token(int(i)) for i in ordered.indices[:MOST_NAMED]),
     )

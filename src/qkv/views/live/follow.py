@@ -11,17 +11,18 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from anyio import to_thread
 
-from qkv.errors import QkvError
+from qkv.errors import QkvError, UserError
 from qkv.folder.run_folder import RunFolder
 from qkv.jsontypes import JsonObject
 from qkv.telemetry import Telemetry
+from qkv.views.sections.training_in_page import PlaySection
 from qkv.views.sharing import Shared
 
 LOOK_EVERY = 1.5
@@ -120,8 +121,15 @@ class Purse:
             self._debt, self._since = self._owed + self._cost() - spent, self._clock()
 
 
+class Answering(Protocol):
+    """Who answers what a page asks."""
+
+    def answer(self, name: str, given: object) -> object: ...
+
+
 class Follower(Generic[P]):
-    """Looks at a folder again and again, and tells whoever listens when what it saw has changed.
+    """What a server shows: a folder that is looked at again and again, and whoever listens is told when what was seen
+    has changed; with what of it can be read and asked.
 
     `look(folder)` gives what is told, a dataclass of plain values.
     """
@@ -137,9 +145,29 @@ class Follower(Generic[P]):
         """Who computes what is asked."""
         self._news = asyncio.Event()
 
+    @property
+    def desk(self) -> Answering | None:
+        """Who answers what the page asks; None where there is nothing to ask."""
+        return None
+
+    def spare(self) -> None:
+        """Let this thread compute on less than all cores while something trains."""
+
     def first(self) -> JsonObject:
         """What the page can be opened with before its payload; nothing where that comes at once."""
         return {}
+
+    def payload(self) -> object:
+        """All that the page shows, as it is now."""
+        raise NotImplementedError
+
+    def sections(self, names: Iterable[str]) -> JsonObject:
+        """Some parts of the payload. Raises UserError where it comes whole."""
+        raise UserError("this page has no sections to ask for: it comes whole, as its payload")
+
+    def play(self) -> PlaySection | None:
+        """What the playground can go on from; None where there is no one run."""
+        return None
 
     async def watch(self) -> None:
         """Look at the folder for as long as the server runs."""

@@ -16,10 +16,9 @@ import contextlib
 import dataclasses
 import json
 import mimetypes
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from starlette.applications import Starlette
@@ -41,7 +40,7 @@ from qkv.views.report.page_sections import Sections
 from qkv.views.report.playground import POLICY, playground
 from qkv.views.sections.grids import OtherRun
 from qkv.views.sections.training_in_page import PlaySection
-from qkv.views.sharing import Busy, Shared
+from qkv.views.sharing import Busy
 from qkv.views.viewer import Viewer
 
 LIVE_SECTIONS = ("run", "loss", "answers", "map", "grid", "matrices", "samples", "rows", "words", "ledger")
@@ -151,33 +150,7 @@ def _edition(folder: Path) -> tuple[str, int, int]:
         return "", 0, 0
 
 
-class Answering(Protocol):
-    """Who answers what a page asks."""
-
-    def answer(self, name: str, given: object) -> object: ...
-
-
-class Shown(Protocol):
-    """What a server shows: a folder that is followed, and what of it can be read and asked."""
-
-    folder: Path
-    entry: str
-    closing: bool
-    answers: Shared
-
-    @property
-    def desk(self) -> Answering | None: ...
-    def end(self) -> None: ...
-    def spare(self) -> None: ...
-    def first(self) -> JsonObject: ...
-    def payload(self) -> object: ...
-    def play(self) -> PlaySection | None: ...
-    def sections(self, names: Iterable[str]) -> JsonObject: ...
-    async def watch(self) -> None: ...
-    def events(self) -> AsyncIterator[str]: ...
-
-
-def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> App:
+def application(page: Follower, hosts: Iterable[str] | None, token: str = "") -> App:
     """The ASGI application; `hosts` and `token` as for `guard.Guard`."""
 
     async def index(request: Request) -> Response:
@@ -187,19 +160,18 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
     async def static(request: Request) -> Response:
         return _static(request.path_params["name"])
 
-    async def payload(request: Request) -> Response:
-        return await _answered(page, request, lambda: JSONResponse(to_json(page.payload()), headers=_HEADERS))
+    def told(read: Callable[[Request], object]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            return await _answered(page, request, lambda: JSONResponse(to_json(read(request)), headers=_HEADERS))
 
-    async def first(request: Request) -> Response:
-        return await _answered(page, request, lambda: JSONResponse(to_json(page.first()), headers=_HEADERS))
+        return answer
+
+    def sections(request: Request) -> JsonObject:
+        return page.sections(request.query_params.get("names", "").split(","))
 
     async def play(request: Request) -> Response:
         headers = {**_HEADERS, "content-security-policy": f"{POLICY}; frame-ancestors 'self'"}
         return await _answered(page, request, lambda: HTMLResponse(playground(page.play()), headers=headers))
-
-    async def sections(request: Request) -> Response:
-        names = request.query_params.get("names", "").split(",")
-        return await _answered(page, request, lambda: JSONResponse(to_json(page.sections(names)), headers=_HEADERS))
 
     async def events(request: Request) -> Response:
         return StreamingResponse(page.events(), media_type="text/event-stream", headers=_HEADERS)
@@ -223,11 +195,11 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
     routes = [
         Route("/", index),
         Route("/static/{name:path}", static),
-        Route("/first", first),
-        Route("/payload", payload),
+        Route("/first", told(lambda _: page.first())),
+        Route("/payload", told(lambda _: page.payload())),
         Route("/playground", play),
-        Route("/sections", sections),
-        Route("/rooms", sections),  # its name in earlier versions
+        Route("/sections", told(sections)),
+        Route("/rooms", told(sections)),  # its name in earlier versions
         Route("/events", events),
         Route("/ask/{name}", ask, methods=["POST"]),
     ]
@@ -252,7 +224,7 @@ def _static(name: str) -> Response:
     return Response(place.read_bytes(), media_type=kind, headers=_HEADERS)
 
 
-def _answer(page: Shown, name: str, body: bytes) -> Response:
+def _answer(page: Follower, name: str, body: bytes) -> Response:
     if (desk := page.desk) is None:
         RunFolder.open(page.folder)  # says so where the run was taken away
         raise UserError("the model of this run cannot be shown a text")
@@ -273,7 +245,7 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def _answered(page: Shown, request: Request, work: Callable[[], Response], body: bytes = b"") -> Response:
+async def _answered(page: Follower, request: Request, work: Callable[[], Response], body: bytes = b"") -> Response:
     """The answer, computed once for all who ask the same, in a thread that spares the training. A mistake is told as
     it is, anything else in general words.
     """

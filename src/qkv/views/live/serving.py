@@ -14,8 +14,9 @@ from qkv.errors import UserError
 from qkv.folder.run_folder import RunFolder
 from qkv.training.memory import share_freed_memory
 from qkv.views.browser import open_browser
+from qkv.views.live.follow import Follower
 from qkv.views.live.guard import is_loopback
-from qkv.views.live.server import Page, Shown, application
+from qkv.views.live.server import Page, application
 from qkv.views.study.section import is_study
 from qkv.views.study.server import StudyPage
 from qkv.views.workbench.board import is_workbench
@@ -70,7 +71,7 @@ def serve(
         listener.close()
 
 
-def shown_of(folder: str | Path, beside: str | Path | None = None) -> Shown:
+def shown_of(folder: str | Path, beside: str | Path | None = None) -> Follower:
     """What is shown of a folder: a run, beside another or not, a study, or all the runs in it.
 
     Raises RunFolderError for what is none of these, UserError for several that are to stand beside something.
@@ -122,7 +123,7 @@ class _Connection(H11Protocol):
 class _Server(uvicorn.Server):
     """Tells the page that it ends, so that connections which stay open for events are not waited for."""
 
-    def __init__(self, config: uvicorn.Config, page: Shown) -> None:
+    def __init__(self, config: uvicorn.Config, page: Follower) -> None:
         super().__init__(config)
         self._page = page
 
@@ -132,7 +133,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def make_server(page: Shown, hosts: Iterable[str] | None, token: str = "") -> uvicorn.Server:
+def make_server(page: Follower, hosts: Iterable[str] | None, token: str = "") -> uvicorn.Server:
     """A server of one page; `run(sockets=[...])` serves it. `hosts` and `token` as for `guard.Guard`."""
     config = uvicorn.Config(
         application(page, hosts, token),  # type: ignore[arg-type]

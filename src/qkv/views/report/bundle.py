@@ -12,8 +12,8 @@ from importlib.resources import files
 LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 """Vendored scripts, in the order in which they are loaded; versions and licences are in `static/vendor/README.md`."""
 
-FOLDERS = ("static", "play", "play/engine", "play/panels", "learn")
-"""Where the modules lie; a name occurs once in all of them."""
+FOLDERS = ("static", "play", "play/engine", "play/panels", "learn", "report", "study")
+"""Where modules, styles and pages lie; a name occurs once in all of them."""
 
 _FROM = r'from\s+"\.{1,2}/(?:[\w./-]+/)?([\w-]+\.js)"'
 _IMPORT = re.compile(r"^import\s+(?:(\w+)|\{([^}]*)\})\s+" + _FROM + r";[ \t]*$", re.MULTILINE)
@@ -23,7 +23,7 @@ _LEFT = re.compile(r"^\s*(?:import\b[^(]|export\b)", re.MULTILINE)
 
 
 def static_text(name: str) -> str:
-    """A file of `static/` or `play/` by its name, of which there is one, from wherever the package is installed."""
+    """A file of `FOLDERS` by its name, of which there is one, from wherever the package is installed."""
     places = (files("qkv.views") / folder / name for folder in FOLDERS)
     return next(place for place in places if place.is_file()).read_text(encoding="utf-8")
 

@@ -11,9 +11,12 @@ import dataclasses
 import json
 import math
 import zlib
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,15 @@ def pack(array: np.ndarray, *, as_bytes: bool = False) -> Packed:
         stored, name = array.astype("<f4"), "float32"
     text = base64.b64encode(np.ascontiguousarray(stored).tobytes()).decode("ascii")
     return Packed(dtype=name, shape=tuple(int(n) for n in array.shape), data=text, scale=scale, digits=digits)  # type: ignore[arg-type]
+
+
+def payload(kind: type[T], of: object, /, **own: object) -> T:
+    """A dataclass `kind` whose fields are those that `of` (an object or a mapping) has by the same name, but for its
+    `own`."""
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in own]  # type: ignore[arg-type]
+    if isinstance(of, Mapping):
+        return kind(**{name: of[name] for name in names if name in of}, **own)
+    return kind(**{name: getattr(of, name) for name in names if hasattr(of, name)}, **own)
 
 
 def to_json(value: object) -> Any:

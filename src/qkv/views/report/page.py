@@ -20,32 +20,6 @@ _POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="qkv">
-<meta name="description" content="{description}">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<a class="skip" href="#report">to the report</a>
-<main id="report" tabindex="-1"><noscript><h1>{title}</h1><p>{description}</p><p>The pictures of this report need JavaScript; it is all in this file, and nothing is fetched.</p></noscript></main>
-<footer>Written by qkv, which trains self-attention models and shows what training does to every matrix. This file is complete: it works offline and sends nothing anywhere. Charts: Observable Plot and D3, ISC licence.</footer>
-{payload}
-{more}
-{libraries}
-<script>
-{script}</script>
-</body>
-</html>
-"""  # noqa: E501
-
 
 LIVE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -53,72 +27,28 @@ LIVE_POLICY = (
 )
 """What a live page may load, as an HTTP header: nothing but what its own server gives."""
 
-_LIVE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<link rel="stylesheet" href="static/report.css">
-{libraries}
-{modules}
-<script type="module" src="static/{entry}"></script>
-</head>
-<body>
-<a class="skip" href="#report">to the page</a>
-<main id="report" tabindex="-1"><p class="missing" role="status">Reading the run …</p><noscript>This page needs JavaScript; all of it comes from this machine.</noscript></main>
-<footer>A live page of qkv, served from this machine; it sends nothing anywhere. Charts: Observable Plot and D3, ISC licence.</footer>
-</body>
-</html>
-"""  # noqa: E501
-
 
 def live_page(name: str, entry: str = "live.js") -> str:
     """The page that a server gives: the same modules, loaded as they are, all at once; the payload comes afterwards."""
     modules = "\n".join(f'<link rel="modulepreload" href="static/{module}">' for module in modules_of(entry))
     scripts = "\n".join(f'<script src="static/{library}"></script>' for library in LIBRARIES)
-    return _LIVE.format(title=html.escape(f"{name} · qkv"), libraries=scripts, modules=modules, entry=entry)
+    return static_text("live.html").format(
+        title=html.escape(f"{name} · qkv"), libraries=scripts, modules=modules, entry=entry
+    )
 
 
 def render_page(report: "Report") -> str:
     """The whole report as HTML text; with the playground in it where its run is small enough to go on in the page."""
-    title = f"{report.run.name} · qkv"
-    if report.play is None or report.play.weights is None:
-        return page_of(report, "report.js", title=title, description=report.run.verdict)
-    more = f'<script type="application/json" id="qkv-playground">{embed(playground_template())}</script>'
-    return page_of(
-        report, "report.js", title=title, description=report.run.verdict, more=more, policy=PLAYGROUND_POLICY
-    )
-
-
-_STILL = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="description" content="{description}">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>
-{style}
-.narrow-picture {{ display: none }} @media (max-width: 760px) {{ .wide-picture {{ display: none }} .narrow-picture {{ display: block }} }}
-svg {{ max-width: 100%; height: auto }} h2 {{ margin-top: 2rem }}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-<footer>Written by qkv, which trains self-attention models and shows what training does to every matrix.</footer>
-</body>
-</html>
-"""  # noqa: E501
+    title, more, policy = f"{report.run.name} · qkv", "", _POLICY
+    if report.play is not None and report.play.weights is not None:
+        more = f'<script type="application/json" id="qkv-playground">{embed(playground_template())}</script>'
+        policy = PLAYGROUND_POLICY
+    return page_of(report, "report.js", title=title, description=report.run.verdict, more=more, policy=policy)
 
 
 def still_page(body: str, *, title: str, description: str) -> str:
     """A page without scripts: `body` is markup, in which everything is escaped already."""
-    return _STILL.format(
+    return static_text("still.html").format(
         body=body, title=html.escape(title), description=html.escape(description), style=static_text("report.css")
     )
 
@@ -128,7 +58,7 @@ def page_of(payload: object, entry: str, *, title: str, description: str, more: 
 
     `more` is a further script element, `policy` what the browser lets the page load.
     """
-    return _PAGE.format(
+    return static_text("page.html").format(
         policy=html.escape(policy, quote=False),
         title=html.escape(title),
         description=html.escape(description),

@@ -9,24 +9,22 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from torch import Tensor
 
 from qkv.errors import QkvError, UserError
 from qkv.inspection.answers.answer import unit_of
+from qkv.inspection.answers.reading import read
 from qkv.inspection.control import labels
 from qkv.inspection.stored_run import StoredRun
 from qkv.jsontypes import JsonObject
 from qkv.models.layout import RopeScaling
 from qkv.models.positions import Rotary
-from qkv.tasks import Task
 from qkv.telemetry import Memory, Telemetry, damage
-from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.views.host import VERSION, Host
 from qkv.views.own_sections import Section, own_sections
-from qkv.views.sections.answers import AnswerNote, answers_of
+from qkv.views.sections.answers import AnswerNote, note
 from qkv.views.sections.attention import (
     Exhibit,
     attention_on,
@@ -128,26 +126,9 @@ class Sections:
     def __enter__(self) -> "Sections":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.telemetry is not None:
             self.telemetry.close()
-
-    @property
-    def settings(self) -> JsonObject:
-        """The tables of config.toml."""
-        return self.stored.settings
-
-    @property
-    def manifest(self) -> JsonObject:
-        """manifest.json."""
-        return self.stored.manifest
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The run's own, where it can be read."""
-        return self.stored.tokenizer
 
     @cached_property
     def snapshots(self) -> Snapshots:
@@ -172,18 +153,13 @@ class Sections:
     @cached_property
     def n_steps(self) -> int | None:
         """Updates made."""
-        said = self.manifest.get("summary", {}).get("steps")
+        said = self.stored.manifest.get("summary", {}).get("steps")
         return (self.telemetry.last_step() if self.telemetry else 0) or said
-
-    @property
-    def task(self) -> Task:
-        """What it was trained to do."""
-        return self.stored.task
 
     @property
     def sizes(self) -> dict[str, int]:
         """d_model, n_layers and the others by name, with d_head where it can be derived."""
-        said = self.settings.get("model", {}).get("sizes", {})
+        said = self.stored.settings.get("model", {}).get("sizes", {})
         sizes = {name: int(size) for name, size in said.items() if isinstance(size, int)}
         if sizes.get("n_heads") and sizes.get("d_model") and not sizes.get("d_head"):
             sizes["d_head"] = sizes["d_model"] // sizes["n_heads"]
@@ -196,15 +172,15 @@ class Sections:
     def loss(self) -> LossSection | None:
         """Training and validation loss beside the baselines."""
         found = self.facts.get("baselines")
-        n_classes = len(self.settings.get("model", {}).get("classes", ()))
-        n_answers = self.task.guessed or n_classes or self.sizes.get("d_vocab")
-        lines = baselines(found, n_answers, self.task.yardsticks)
+        n_classes = len(self.stored.settings.get("model", {}).get("classes", ()))
+        n_answers = self.stored.task.guessed or n_classes or self.sizes.get("d_vocab")
+        lines = baselines(found, n_answers, self.stored.task.yardsticks)
         return loss_section(self.telemetry, lines, found or {}) if self.telemetry else None
 
     def answers(self) -> tuple[AnswerNote, ...]:
-        """Common questions, answered from the run."""
+        """Common questions, answered from the run, in their order of weight; all of them rest on telemetry."""
         still_wanted()
-        return answers_of(self.stored, self.telemetry)
+        return tuple(map(note, read(self.stored, self.telemetry))) if self.telemetry else ()
 
     def ledger(self) -> LedgerSection | None:
         """What each matrix's movement took off the loss."""
@@ -214,7 +190,7 @@ class Sections:
         """What the model wrote, step by step."""
         if self.telemetry is None:
             return ()
-        return samples(self.telemetry, continues=self.task.continues, given=self.task.given)
+        return samples(self.telemetry, continues=self.stored.task.continues, given=self.stored.task.given)
 
     def map(self) -> MapSection | None:
         """Every matrix x every recorded step x every measure."""
@@ -224,18 +200,19 @@ class Sections:
     def grid(self) -> GridSection | None:
         """Every head at every step."""
         still_wanted()
-        return grid_section(self.telemetry, self.snapshots, _heads(self.sizes), _stretch(self.settings, self.sizes))
+        stretch = _stretch(self.stored.settings, self.sizes)
+        return grid_section(self.telemetry, self.snapshots, _heads(self.sizes), stretch)
 
     def matrices(self) -> MatricesSection | None:
         """The weights as pictures."""
         still_wanted()
-        inputs = "values of a patch" if self.task.reads == "images" else "tokens"
+        inputs = "values of a patch" if self.stored.task.reads == "images" else "tokens"
         return matrices_section(self.snapshots, _heads(self.sizes), inputs=inputs)
 
     def rows(self) -> RowsSection | None:
         """The token table row by row."""
         still_wanted()
-        tokenizer = self.tokenizer
+        tokenizer = self.stored.tokenizer
         if tokenizer is None:
             return None
         words = [tokenizer.token(i) for i in range(tokenizer.d_vocab)]
@@ -253,8 +230,8 @@ class Sections:
             if not viewer.has_code:
                 viewer.reader()  # says why
             if not texts and not exhibits:
-                return (), _NO_IMAGE if self.task.reads == "images" else _NO_TEXT
-            if self.tokenizer is None and self.task.reads == "text":
+                return (), _NO_IMAGE if self.stored.task.reads == "images" else _NO_TEXT
+            if self.stored.tokenizer is None and self.stored.task.reads == "text":
                 raise UserError("the tokenizer of this run cannot be read")
             steps = self._steps_of_attention(viewer)
             return exhibited(viewer, exhibits, steps) if exhibits else attention_on(viewer, texts, steps), ""
@@ -267,17 +244,17 @@ class Sections:
     def _shown(self) -> tuple[list[tuple[str, str]], list[Exhibit]]:
         """Texts, or paths of images, that are shown, as (name, text); without any, the images that a run keeps."""
         texts = texts_to_show(self._texts, self.samples())
-        return texts, exhibits_of(self.telemetry) if self.task.reads == "images" and not texts else []
+        return texts, exhibits_of(self.telemetry) if self.stored.task.reads == "images" and not texts else []
 
     def forward(self) -> ForwardText | None:
         """The first text or image on its way through the model, as much as fits a page; None without any or a model."""
         still_wanted()
         texts, exhibits = self._shown
-        if not (texts or exhibits) or (self.tokenizer is None and self.task.reads == "text"):
+        if not (texts or exhibits) or (self.stored.tokenizer is None and self.stored.task.reads == "text"):
             return None
         try:
             viewer = self._viewer or Viewer(self.stored, self.n_steps)
-            if self.task.reads != "images":
+            if self.stored.task.reads != "images":
                 layers = layers_that_fit(viewer, LONGEST_CARRIED)
                 return forward(viewer, texts[0][1], None, layers=layers, longest=LONGEST_CARRIED)
             image = viewer.pixels(exhibits[0].pixels) if exhibits else viewer.image(Path(texts[0][1]))
@@ -290,9 +267,9 @@ class Sections:
     def words(self) -> WordsSection | None:
         """Neighbours and a map of the most frequent tokens."""
         still_wanted()
-        if self.tokenizer is None:
+        if self.stored.tokenizer is None:
             return None
-        tokens = [self.tokenizer.token(i) for i in range(self.tokenizer.d_vocab)]
+        tokens = [self.stored.tokenizer.token(i) for i in range(self.stored.tokenizer.d_vocab)]
         specials = sorted(self.facts.get("special_tokens", {}).values())
         try:
             viewer = self._viewer or Viewer(self.stored, self.n_steps)
@@ -303,7 +280,7 @@ class Sections:
 
     def play(self) -> PlaySection | None:
         """What the playground needs to go on training."""
-        return play_section(self.folder, self.settings, self.tokenizer, self.snapshots)
+        return play_section(self.folder, self.stored.settings, self.stored.tokenizer, self.snapshots)
 
     def _steps_of_attention(self, viewer: Viewer) -> list[int]:
         """Kept steps at which the first text is shown: as many as fit, the last among them."""
@@ -317,19 +294,19 @@ class Sections:
 
     def run(self) -> RunFacts:
         """The head of the page."""
-        kind = self.tokenizer.kind if self.tokenizer else ""
-        layout = self.settings.get("model", {}).get("layout", {})
-        unit = unit_of(self.task, self.tokenizer)
+        kind = self.stored.tokenizer.kind if self.stored.tokenizer else ""
+        layout = self.stored.settings.get("model", {}).get("layout", {})
+        unit = unit_of(self.stored.task, self.stored.tokenizer)
         return RunFacts(
             name=self.folder.resolve().name,
-            task=str(self.settings.get("task", "")),
-            preset=str(self.settings.get("preset", "")),
+            task=str(self.stored.settings.get("task", "")),
+            preset=str(self.stored.settings.get("preset", "")),
             verdict=_VERDICT_HISTORY
-            if self.settings.get("history")
+            if self.stored.settings.get("history")
             else _VERDICT_IMPORTED
-            if self.settings.get("imported")
+            if self.stored.settings.get("imported")
             else verdict(
-                f"{self.task.asked.format(unit=unit)} of {self.task.reads}",
+                f"{self.stored.task.asked.format(unit=unit)} of {self.stored.task.reads}",
                 self.n_steps,
                 validated=bool(self.telemetry and self.telemetry.n_evaluations()),
                 finished=self._is_finished,
@@ -338,11 +315,10 @@ class Sections:
             n_parameters=sum(math.prod(shape) for shape in self.snapshots.shapes.values()) or None,
             n_tokens=tokens_seen(self.telemetry),
             n_steps=self.n_steps,
-            train_seconds=seconds(self.telemetry, self.manifest),
-            machine=machine_words(self.settings, self.manifest),
-            facts=tuple(head_facts(self.settings, self.manifest, kind, self.sizes.get("d_vocab"))),
+            train_seconds=seconds(self.telemetry, self.stored.manifest),
+            machine=machine_words(self.stored.settings, self.stored.manifest),
+            facts=tuple(head_facts(self.stored.settings, self.stored.manifest, kind, self.sizes.get("d_vocab"))),
             sizes=self.sizes,
-            tied=bool(layout.get("tied", False)),
             mixer=str(layout.get("mixer", "attention")),
             control=labels(self.telemetry),
         )
@@ -360,7 +336,7 @@ class Sections:
             host=host,
             run=self.run(),
             answers=self.answers(),
-            made=made_section(self.folder, self.manifest, self.telemetry, self.n_steps),
+            made=made_section(self.folder, self.stored.manifest, self.telemetry, self.n_steps),
             loss=loss,
             samples=self.samples(),
             rows=self.rows(),
@@ -390,11 +366,11 @@ class Sections:
     def _why_no_map(self) -> str:
         if self.telemetry is None and any("telemetry.sqlite" in sentence for sentence in self.damaged):
             return _LOST
-        return _NO_MAP if self._is_finished or self.settings.get("watch") == "off" else _NO_MAP_YET
+        return _NO_MAP if self._is_finished or self.stored.settings.get("watch") == "off" else _NO_MAP_YET
 
     def _example(self) -> int | None:
         """The token whose row is shown first: `the`, where it is one and stands in the text."""
-        the = self.tokenizer.readable.get("the") if self.tokenizer else None
+        the = self.stored.tokenizer.readable.get("the") if self.stored.tokenizer else None
         return the if the is not None and (self.counts is None or self.counts[the] > 0) else None
 
 

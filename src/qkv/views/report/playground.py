@@ -21,32 +21,6 @@ POLICY = (
 )
 """What the page may load, and a report that carries it: nothing from anywhere, and workers made of its own text."""
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="qkv">
-<meta name="description" content="{description}">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<a class="skip" href="#play">to the playground</a>
-<main id="play" tabindex="-1"><noscript><h1>{title}</h1><p>{description} It needs JavaScript; all of it is in this file, and nothing is fetched.</p></noscript></main>
-<footer>Part of qkv, which trains self-attention models and shows what training does to every matrix. This file is complete: it works offline and sends nothing anywhere. Text: the opening of Alice's Adventures in Wonderland, Lewis Carroll 1865. Charts: Observable Plot and D3, ISC licence.</footer>
-<script type="text/plain" id="worker">{worker}</script>
-{given}
-{libraries}
-<script>
-{script}</script>
-</body>
-</html>
-"""  # noqa: E501
-
 
 def playground(given: "PlaySection | None" = None) -> str:
     """The whole page as HTML text; with `given`, both arms go on from that run."""
@@ -60,7 +34,7 @@ def playground_template() -> str:
 
 
 def _filled(scripts: str, given: str) -> str:
-    return _PAGE.format(
+    return static_text("playground.html").format(
         policy=html.escape(POLICY, quote=False),
         title=html.escape(TITLE),
         description=html.escape(DESCRIPTION),

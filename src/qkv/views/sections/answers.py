@@ -1,10 +1,9 @@
-"""The answers at the top of a page: what inspection reads out of the run, as payload, in its order of weight."""
+"""The answers at the top of a page, as payload."""
 
 import dataclasses
 
-from qkv.inspection.answers.reading import Answer, read
-from qkv.inspection.stored_run import StoredRun
-from qkv.telemetry import Telemetry
+from qkv.inspection.answers.answer import Answer
+from qkv.views.report.packed import payload
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,25 +30,9 @@ class AnswerNote:
     evidence: tuple[Evidence, ...] = ()
     address: str = ""
     """The matrix it is about, if one."""
-    measure: str = ""
-    """The measure it rests on, if one."""
-
-
-def answers_of(run: StoredRun, telemetry: Telemetry | None) -> tuple[AnswerNote, ...]:
-    """Every question that the run answers; none without telemetry, which all of them rest on."""
-    return tuple(note(answer) for answer in read(run, telemetry)) if telemetry else ()
 
 
 def note(answer: Answer) -> AnswerNote:
     """An answer as payload."""
-    return AnswerNote(
-        key=answer.key,
-        question=answer.question,
-        sentence=answer.sentence,
-        brief=answer.brief,
-        more=answer.more,
-        null=answer.null,
-        evidence=tuple(Evidence(label=label, value=value) for label, value in answer.numbers.items()),
-        address=answer.address,
-        measure=answer.measure,
-    )
+    numbers = answer.numbers.items()
+    return payload(AnswerNote, answer, evidence=tuple(Evidence(label=label, value=value) for label, value in numbers))

@@ -20,11 +20,10 @@ from qkv.data.pairs import end_of
 from qkv.errors import UserError
 from qkv.inspection.gradient_step import one_step
 from qkv.inspection.one_text import one_text
-from qkv.instruments.gradients import Parts
 from qkv.models.layout import ADDED, Layout, ModelConfig, Sizes
 from qkv.models.zoo import BlockStack, EncoderDecoderLM
 from qkv.tasks import find_task
-from qkv.views.report.packed import Packed, pack
+from qkv.views.report.packed import Packed, pack, payload
 from qkv.views.sections.attention import Pair, read_pair
 from qkv.views.sections.heads import Picture
 from qkv.views.viewer import Viewer, Words
@@ -97,8 +96,6 @@ class ForwardText:
     n_heads: int
     """0 where nothing attends."""
     n_kv_heads: int
-    scale: float | None
-    """What q k^T is multiplied by; None where nothing attends."""
     embed: Packed
     """[pos, d_model]: rows of W_E, positions included."""
     layers: tuple[ForwardLayer, ...]
@@ -130,10 +127,9 @@ class ForwardText:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PathShare:
-    """The gradient that reaches what enters one block, and the share of each path in it."""
+    """The share of each path in the gradient that reaches what enters one block."""
 
     address: str
-    norm: float
     shares: dict[str, float | None]
     """skip, V, Q, K, MLP; they sum to 1."""
 
@@ -163,8 +159,6 @@ class Backward:
     """[pos]: |gradient| at what enters the first block."""
     paths: tuple[PathShare, ...]
     """By block."""
-    by_token: dict[str, Packed]
-    """Path -> its share of each token's gradient at the first block, [pos]."""
     crossed: dict[str, float]
     """How many sublayers the gradient went through -> its share."""
     parts: tuple[StepPart, ...]
@@ -245,7 +239,6 @@ class _Walk:
             n_layers=sizes.n_layers,
             n_heads=sizes.n_heads if attention else 0,
             n_kv_heads=sizes.n_kv_heads if attention else 0,
-            scale=scale,
             embed=_packed(record[f"{scope}embed"][0]),
             layers=tuple(
                 _layer(record, layer, f"{scope}L{layer}.", layer_formulas(layout, layer, **told))
@@ -331,22 +324,17 @@ def _layer(record: dict[str, Tensor], layer: int, stem: str, formulas: dict[str,
 
 def _notes(viewer: Viewer) -> list[str]:
     """What a reader of textbooks would look for in vain."""
-    layout = viewer.config.model.layout
+    layout, companion = viewer.config.model.layout, find_task(viewer.config.task).companion
+    has_companion = bool(companion) and (viewer.folder / companion).is_file()
     notes = [
-        (
-            layout.pre and layout.norm != "none",
-            "x is taken after the norm in front of attention.",
-        ),
-        (
-            layout.qk_norm,
-            "q and k are shown after QK-norm, as used in the scores.",
-        ),
+        (layout.pre and layout.norm != "none", "x is taken after the norm in front of attention."),
+        (layout.qk_norm, "q and k are shown after QK-norm, as used in the scores."),
         (layout.positions == "rotary", "q and k are shown after the rotation by their position."),
         (layout.mixer == "lstm", "An LSTM replaces attention: mix_out is its state after each token."),
         (layout.mixer == "mean", "A mean replaces attention: mix_out is the mean of all visible x."),
         (layout.positions in ADDED, "Rows of W_E have their position added before layer 0."),
         (layout.pool == "class", "Position 0 is the class token, a learned vector W_token in place of a patch."),
-        (viewer.has_companion, "qkv predict also adds the logits of a linear model; they are not shown here."),
+        (has_companion, "qkv predict also adds the logits of a linear model; they are not shown here."),
     ]
     return [sentence for holds, sentence in notes if holds]
 
@@ -380,26 +368,18 @@ def backward(viewer: Viewer, text: str, step: int | None, changes: Sequence[str]
         loss=found.loss,
         rate=found.rate,
         reached=pack(first.total[0].norm(dim=-1).numpy()),
-        paths=tuple(_paths(parts) for parts in found.path.blocks),
-        by_token={name: pack(values[0].numpy()) for name, values in first.shares_by_row().items()},
+        paths=tuple(
+            PathShare(address=parts.address, shares={path: _finite(share) for path, share in parts.shares.items()})
+            for parts in found.path.blocks
+        ),
         crossed={str(n): share for n, share in found.path.crossed.items()},
         parts=tuple(
-            StepPart(
-                address=part.address,
-                norm=part.norm,
-                grad_norm=part.grad_norm,
-                first_order=part.descent.first_order,
-                actual=part.descent.actual,
-            )
+            payload(StepPart, part, first_order=part.descent.first_order, actual=part.descent.actual)
             for part in found.parts
         ),
         first_order=found.descent.first_order,
         actual=found.descent.actual,
     )
-
-
-def _paths(parts: Parts) -> PathShare:
-    return PathShare(address=parts.address, norm=parts.norm, shares={k: _finite(v) for k, v in parts.shares.items()})
 
 
 def _finite(value: float) -> float | None:

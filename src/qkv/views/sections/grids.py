@@ -17,9 +17,9 @@ from qkv.instruments import measures
 from qkv.instruments.registry import MEASURES
 from qkv.instruments.spectra import spectra
 from qkv.telemetry import NULL_ARM, RUN_ARM, Grid, MeasureRow, Telemetry
-from qkv.views.report.packed import Packed, pack
+from qkv.views.report.packed import pack
 from qkv.views.sections.matrices import Role, Snapshots, role_of, short_kind
-from qkv.views.sections.measures_map import MapSection, MeasureNote, measure_note, table, thin_steps
+from qkv.views.sections.measures_map import MapSection, Measured, measure_note, table, thin_steps
 
 N_RECORDED = 60
 N_COMPUTED = 12
@@ -44,18 +44,12 @@ class HeadRow:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GridSection:
-    """Every head x every step x every measure that heads have."""
+class GridSection(Measured):
+    """Every head at every step, in the measures that heads have."""
 
     rows: tuple[HeadRow, ...]
-    steps: tuple[int, ...]
-    measures: tuple[MeasureNote, ...]
-    values: dict[str, Packed]
-    """measure -> float32 [row, step]; NaN where there is none."""
     origin: str
     """Where the numbers come from, in words."""
-    null_steps: tuple[int, ...] = ()
-    null_values: dict[str, Packed] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

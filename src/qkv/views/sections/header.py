@@ -27,7 +27,6 @@ class RunFacts:
     machine: str
     facts: tuple[Fact, ...] = ()
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
-    tied: bool = False
     mixer: str = "attention"
     """What the layers mix positions by: attention, or what stands in its place."""
     control: str = ""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from qkv.inspection.answers.ledger import balance
 from qkv.telemetry import Telemetry
+from qkv.views.report.packed import payload
 from qkv.views.sections.matrices import Role, role_of, short_kind
 
 
@@ -43,16 +44,8 @@ def ledger_section(telemetry: Telemetry) -> LedgerSection | None:
     for address, nats in found.earned.items():
         kind = address.rpartition(".")[2]
         kinds[kind] = kinds.get(kind, 0.0) + nats
-    return LedgerSection(
-        matrices=_rows(found.earned),
-        heads=_rows(found.heads),
-        kinds=_rows(kinds),
-        first_step=found.first_step,
-        last_step=found.last_step,
-        n_entries=found.n_entries,
-        change=found.change,
-        error=found.error,
-    )
+    lists = {"matrices": _rows(found.earned), "heads": _rows(found.heads), "kinds": _rows(kinds)}
+    return payload(LedgerSection, found, **lists)
 
 
 def _rows(earned: Mapping[str, float]) -> tuple[LedgerRow, ...]:

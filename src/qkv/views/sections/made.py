@@ -44,6 +44,8 @@ class Made:
 
 def made_section(folder: Path, manifest: JsonMapping, telemetry: Telemetry | None, steps: int | None) -> Made:
     """The command, the configuration, versions, hashes, and what happened on the way."""
+    from qkv import __version__
+
     path = folder / "config.toml"
     summary = manifest.get("summary", {})
     facts = [
@@ -51,7 +53,7 @@ def made_section(folder: Path, manifest: JsonMapping, telemetry: Telemetry | Non
             "data", f"{data.get('name', '')}, sha256 {data.get('sha256', '')}" if (data := manifest.get("data")) else ""
         ),
         _fact("split", data.get("split") if data else ""),
-        _fact("read", _read(manifest.get("receipt"))),
+        _fact("read", Receipt.of(receipt).summed() if (receipt := manifest.get("receipt")) else ""),
         _fact("started from", manifest.get("parent")),
         _fact("stopped because", summary.get("stopped_because")),
         _fact("resumed from step", summary.get("resumed_from_step")),
@@ -68,13 +70,8 @@ def made_section(folder: Path, manifest: JsonMapping, telemetry: Telemetry | Non
         files=tuple(_files(folder)),
         facts=tuple(fact for fact in facts if fact is not None),
         events=tuple(Fact(label=f"step {event.step:,}", value=event.sentence) for event in events),
-        written_by=_written_by(),
+        written_by=f"Written by qkv {__version__}.",
     )
-
-
-def _read(receipt: JsonMapping | None) -> str:
-    """The data receipt of a run in words; empty where it has none."""
-    return Receipt.of(receipt).summed() if receipt else ""
 
 
 def _planned(summary: JsonMapping, steps: int | None) -> int | None:
@@ -111,9 +108,3 @@ def _home(text: str) -> str:
     """The reader's home folder as `~`."""
     home = str(Path.home())
     return text.replace(home + "/", "~/").replace(home + "\\", "~\\") if len(home) > 1 else text
-
-
-def _written_by() -> str:
-    from qkv import __version__
-
-    return f"Written by qkv {__version__}."

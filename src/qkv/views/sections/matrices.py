@@ -49,6 +49,8 @@ _ROLES: dict[str, Role] = {
     "V": "V",
     "O": "O",
 }
+_ORDER = tuple("W_E W_pos W_rel W_Q W_K W_V W_O W_gate W_in W_out W_transform W_U W_cls".split())
+"""Kinds in the order of the computation."""
 _AXES = {
     "W_pos": ("positions", "d_model"),
     "W_rel": ("distances", "heads"),
@@ -227,24 +229,9 @@ def matrices_section(
 def _canonical(address: str, order: dict[str, int]) -> tuple[bool, int, int, int]:
     """Tables in first, then layers in order, then what comes out; kinds in the order of the computation. Of an
     encoder-decoder all of the encoder comes before the decoder."""
-    kinds = (
-        "W_E",
-        "W_pos",
-        "W_rel",
-        "W_Q",
-        "W_K",
-        "W_V",
-        "W_O",
-        "W_gate",
-        "W_in",
-        "W_out",
-        "W_transform",
-        "W_U",
-        "W_cls",
-    )
     match = re.search(r"(?:^|\.)L(\d+)\.", address)
     kind = short_kind(address).split(".")[-1]
-    rank = kinds.index(kind) if kind in kinds else len(kinds)
+    rank = _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
     is_out = kind in KINDS and KINDS[kind].site == "head"
     layer = int(match[1]) if match else (10**6 if is_out else -1)
     return address.startswith("dec.") or is_out, layer, rank, order[address]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qkv.telemetry import NULL_ARM, RUN_ARM, AddressRow, Grid, MeasureRow, Telemetry
-from qkv.views.report.packed import Packed, pack
+from qkv.views.report.packed import Packed, pack, payload
 from qkv.views.sections.matrices import Role, role_of, short_kind
 
 N_COLUMNS = 90
@@ -62,16 +62,22 @@ class MovingNote:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MapSection:
-    """Every matrix x every recorded step x every measure, with the random-label control where there is one."""
+class Measured:
+    """Every row x every step x every measure, with the random-label control where there is one."""
 
-    rows: tuple[MatrixRow, ...]
     steps: tuple[int, ...]
     measures: tuple[MeasureNote, ...]
     values: dict[str, Packed]
-    """measure -> float32 [row, step]; NaN where it was not recorded."""
+    """measure -> float32 [row, step]; NaN where there is none."""
     null_steps: tuple[int, ...] = ()
     null_values: dict[str, Packed] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MapSection(Measured):
+    """Every matrix at every recorded step."""
+
+    rows: tuple[MatrixRow, ...]
     moving: tuple[MovingNote, ...] = ()
     """By kind, the first to have done half of its moving first; from every recorded step, drawn or not."""
     thinned: str = ""
@@ -147,16 +153,13 @@ def table(grid: Grid, addresses: Sequence[str], steps: Sequence[int]) -> np.ndar
 
 def _row(row: AddressRow, drifts: Grid | None) -> MatrixRow:
     kind = short_kind(row.address)
-    return MatrixRow(
-        address=row.address,
-        layer=row.layer,
+    return payload(
+        MatrixRow,
+        row,
         scope=row.address.split(".")[0] if row.address.startswith(("enc.", "dec.")) else "",
         kind=kind,
         role=role_of(kind),
-        site=row.site,
-        shape=row.shape,
         unmoved=drifts is not None and row.address in drifts.addresses and _is_zero(drifts, row.address),
-        tied_to=row.tied_to,
     )
 
 
@@ -185,14 +188,4 @@ def _moving(rows: Sequence[AddressRow], drifts: Grid) -> tuple[MovingNote, ...]:
 
 def measure_note(measure: MeasureRow) -> MeasureNote:
     """What a measure is, with the short label of a page."""
-    return MeasureNote(
-        name=measure.name,
-        label=LABELS.get(measure.name, measure.name.replace("_", " ")),
-        formula=measure.formula,
-        range=measure.range,
-        source=measure.source,
-        property_of=measure.property_of,
-        null=measure.null,
-        meaning=measure.meaning,
-        decision=measure.decision,
-    )
+    return payload(MeasureNote, measure, label=LABELS.get(measure.name, measure.name.replace("_", " ")))

@@ -6,11 +6,12 @@ are not drawn are said not to be.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from typing import Literal
 
 import numpy as np
 
 from qkv.inspection.token_rows import drifts
+from qkv.jsontypes import JsonObject
 from qkv.telemetry import NULL_ARM, RUN_ARM, Telemetry
 from qkv.views.report.packed import Packed, pack
 from qkv.views.sections.matrices import Snapshots
@@ -68,15 +69,6 @@ class RowsSection:
     """The last step whose weights were kept: before `step` where a run was stopped, or still trains."""
 
 
-class _ExactRows(TypedDict):
-    """Those fields of `RowsSection` that hold single weights."""
-
-    shown: tuple[TokenRow, ...]
-    start: Packed | None
-    last: Packed | None
-    last_step: int | None
-
-
 def rows_section(
     telemetry: Telemetry | None,
     snapshots: Snapshots,
@@ -126,8 +118,8 @@ def rows_section(
 
 def _exact_rows(
     snapshots: Snapshots, tokens: Sequence[str], counts: np.ndarray | None, chosen: Sequence[tuple[int, _Why]]
-) -> _ExactRows:
-    """The chosen rows weight by weight, as far as the weights were kept before and after."""
+) -> JsonObject:
+    """Fields of `RowsSection`: the chosen rows weight by weight, as far as weights were kept before and after."""
     table, ids = snapshots.token_table, [i for i, _ in chosen]
     has_table = table in snapshots.shapes
     last_step = snapshots.steps[-1] if has_table else 0

@@ -25,7 +25,7 @@ class PlaySection:
     name: str
     step: int | None
     settings: JsonObject
-    """The configuration's model: its kind, the keys of its sizes and layout, and the run's changes as one text."""
+    """As `settings_of` gives them."""
     tokens: tuple[str, ...] | None
     """The vocabulary; None where tokens are not characters."""
     parameters: int
@@ -41,19 +41,25 @@ def play_section(folder: Path, config: JsonMapping, tokenizer: Tokenizer | None,
     model = config.get("model", {})
     if model.get("kind") != "CausalLM" or model.get("code") or not kept.steps or config.get("watched") == "names":
         return None
-    settings = {"kind": model["kind"], **model.get("sizes", {}), **model.get("layout", {})}
-    settings["changes"] = ", ".join(config.get("changes", ()))
     parameters = sum(math.prod(shape) for shape in kept.shapes.values())
     step = kept.steps[-1]
     few = parameters <= LARGEST and tokenizer is not None and tokenizer.kind == "char"
     return PlaySection(
         name=folder.resolve().name,
         step=step,
-        settings={name: value for name, value in settings.items() if isinstance(value, str | int | float | bool)},
+        settings=settings_of(config),
         tokens=_vocabulary(folder) if tokenizer is not None and tokenizer.kind == "char" else None,
         parameters=parameters,
         weights={a: pack(kept.read(a, step)) for a in kept.shapes} if few else None,
     )
+
+
+def settings_of(config: JsonMapping) -> JsonObject:
+    """The configuration's model: its kind, the keys of its sizes and layout, and the run's changes as one text."""
+    model = config.get("model", {})
+    all_of_it = {"kind": model.get("kind"), **model.get("sizes", {}), **model.get("layout", {})}
+    all_of_it["changes"] = ", ".join(config.get("changes", ()))
+    return {name: value for name, value in all_of_it.items() if isinstance(value, str | int | float | bool)}
 
 
 def _vocabulary(folder: Path) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import { number, tick, tickOfSteps, whole } from "./format.js";
 import { unpack, wholeOf } from "./decode.js";
 import { chart, plot, series } from "./figure.js";
 import { CONTROL, described } from "./control.js";
-import { measuresOf } from "./grid.js";
+import { measuresOf, sectionsOf } from "./grid.js";
 import { controls, view } from "./view.js";
 
 // [{ step, x, value }] of one address in a section (map or grid), null arm or not; `x` is where a logarithmic scale has it.
@@ -18,8 +18,6 @@ export function seriesOf(section, measure, address, isNull) {
   const steps = section && (isNull ? section.null_steps : section.steps);
   return row < 0 ? [] : steps.map((step, i) => ({ step, x: Math.max(1, step), value: values.at(row, i), untrained: step === 0 })).filter((p) => Number.isFinite(p.value));
 }
-
-const sectionsOf = (model) => [model.get("map"), model.get("grid")].filter(Boolean);
 
 // What is drawn of one measure of an address: its own line, that of all heads where it is one, the control's, and its heads'.
 function linesOf(model, measure, address) {

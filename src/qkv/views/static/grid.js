@@ -13,9 +13,9 @@ import { bar, linear, robust, root, suited } from "./scale.js";
 import { theme } from "./theme.js";
 import { controls, view } from "./view.js";
 
-const GROWS = new Set(["drift", "turn"]); // from 0 at the start: a square-root scale
+const GROWS = new Set(["drift", "turn"]); // from 0 at the start
 const CIRCUITS = new Set(["QK", "OV", "pattern"]);
-const SOURCE = { function: "of the function: a change of basis inside a head does not alter it", parametrisation: "of this parametrization: a change of basis inside a head can alter it" };
+export const SOURCE = { function: "the function: a change of basis inside a head does not alter it", parametrisation: "this parametrization: a change of basis inside a head can alter it" };
 
 // Numbers of one arm: value(address, step) -> [value, the step it was taken at], the last at or before `step`. What was only
 // looked at before the first update, in a run that made some, is left out.
@@ -67,6 +67,9 @@ const ORDER = ["W_Q", "W_K", "QK", "pattern", "W_V", "W_O", "OV", "W_gate", "W_i
 const rank = (kind) => (ORDER.includes(kind) ? ORDER.indexOf(kind) : ORDER.length);
 const kindOf = (address) => address.slice(address.lastIndexOf(".") + 1);
 
+// The scale of some values of a measure: a square root for those that grow from 0.
+export const scaleOf = (name, present) => (GROWS.has(name) ? root(d3.max(present)) : suited(present));
+
 // Where everything stands: the columns, and for any arm its rows of cells (heads, or the whole where it has no heads).
 export function layout(map, grid, numbers) {
   const heads = d3.group(grid?.rows ?? [], (row) => row.place, (row) => row.kind);
@@ -96,15 +99,17 @@ export function layout(map, grid, numbers) {
   return { columns, rowsOf };
 }
 
+// What of the page has measures.
+export const sectionsOf = (model) => [model.get("map"), model.get("grid")].filter(Boolean);
+
 // Measures that anything of the page has, each once.
 export function measuresOf(model) {
-  const sections = [model.get("map"), model.get("grid")].filter(Boolean);
-  const all = sections.flatMap((section) => section.measures);
+  const all = sectionsOf(model).flatMap((section) => section.measures);
   return all.filter((m, i) => all.findIndex((other) => other.name === m.name) === i);
 }
 
-const drawnOf = (model) => measuresOf(model).filter((m) => [model.get("map"), model.get("grid")].some((section) => section?.values[m.name]));
-const hasNull = (model) => [model.get("map"), model.get("grid")].some((section) => section?.null_steps?.length);
+const drawnOf = (model) => measuresOf(model).filter((m) => sectionsOf(model).some((section) => section.values[m.name]));
+const hasNull = (model) => sectionsOf(model).some((section) => section.null_steps?.length);
 const everyOf = (model) => (model.get("grid")?.rows.length ? "every matrix and head" : "every matrix");
 
 // All of one measure: the numbers of the run and of what stands `there` beside it, where each stands, and their scale.
@@ -118,7 +123,7 @@ function prepared(model, state) {
   const { columns, rowsOf } = layout(map, grid, numbers);
   const rows = rowsOf(numbers);
   const present = [...numbers.all(), ...(there?.all() ?? [])];
-  const scale = GROWS.has(name) ? root(d3.max(present)) : suited(present);
+  const scale = scaleOf(name, present);
   const names = state.beside === "alone" || (there && !there.any) ? ["this run"] : state.beside === "held" ? ["this run", "beside", "difference"] : ["this run", "beside"];
   return { numbers, none, there, columns, rows, besideRows: there?.any ? rowsOf(there) : rows, scale, names };
 }
@@ -144,7 +149,7 @@ function captionOf(model, { measure, beside }, { none, names }) {
     : none.any ? `Next to it is ${described(model)}, which ends at ${when(model, none.last)}. ` : `It was not measured in the ${CONTROL}. `;
   return [h("b", null, measure.label), `: ${measure.meaning || measure.formula} ${names.length > 2 ? "The difference is the slider's step minus the held one. " : ""}${grid?.rows.length ? "Cells inside a matrix are its heads. " : ""}The color scale is the same at every step. `,
     control, names.length === 2 ? apart : "", beside === "run" ? "Two runs have different bases inside their heads, so head by head only measures of the function are comparable. " : "",
-    grid?.rows.length ? `Values of heads: ${grid.origin}. ` : "", `A property ${SOURCE[measure.property_of] ?? ""}.`];
+    grid?.rows.length ? `Values of heads: ${grid.origin}. ` : "", `A property ${measure.property_of in SOURCE ? `of ${SOURCE[measure.property_of]}` : ""}.`];
 }
 
 // One cell in words: its value, what stands beside it, and their difference.

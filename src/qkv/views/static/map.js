@@ -2,18 +2,17 @@
 // The map: every matrix (down), every recorded step (across), coloured by one measure, with the random-label control
 // beside it on the same scale.
 
-import { d3 } from "./vendor.js";
 import { add, clear, h, together } from "./dom.js";
 import { number, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { CONTROL, described, when } from "./control.js";
+import { scaleOf } from "./grid.js";
 import { raster } from "./raster.js";
-import { bar, root, suited } from "./scale.js";
+import { bar } from "./scale.js";
 import { theme } from "./theme.js";
 import { controls, view } from "./view.js";
 
 const ROW_PIXELS = 17;
-const GROWS = new Set(["drift", "turn"]); // from 0 at the start: shown on a square-root scale
 
 // Rows that stand together: what comes in, each layer, what goes out; a decoder's own tables come in after an encoder.
 export function groupsOf(rows, all) {
@@ -102,7 +101,7 @@ function build({ model, el, off, figure, follow, hear, recolour }, found) {
     const groups = groupsOf(map.rows, all);
     const shown = groups.flatMap((group) => group.rows);
     const present = both.flatMap((arm) => shown.flatMap((row) => [...arm.values.part(row)].filter(Number.isFinite)));
-    const scale = GROWS.has(measure.name) ? root(d3.max(present)) : suited(present);
+    const scale = scaleOf(measure.name, present);
     parts();
     clear(grid).style.setProperty("--arms", both.map((arm) => `${Math.max(2, arm.steps.length)}fr`).join(" "));
     add(grid, [h("span"), h("span"), both.map((arm) => h("span.map-arm", null, arm.name))]);

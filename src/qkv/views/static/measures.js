@@ -7,12 +7,9 @@ import { h, named } from "./dom.js";
 import { number, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { CONTROL } from "./control.js";
-import { measuresOf } from "./grid.js";
+import { SOURCE, measuresOf, sectionsOf } from "./grid.js";
 
-const OF = {
-  function: "the function: a change of basis inside a head does not alter it",
-  parametrisation: "this parametrization: a change of basis inside a head can alter it, so it is never compared across seeds",
-};
+const OF = { ...SOURCE, parametrisation: `${SOURCE.parametrisation}, so it is never compared across seeds` };
 
 // address -> value of everything that has the measure at that step of one arm.
 function taken(sections, name, step, isNull) {
@@ -54,7 +51,7 @@ function beside(sections, name) {
 }
 
 function render({ model, el }) {
-  const sections = [model.get("map"), model.get("grid")].filter(Boolean);
+  const sections = sectionsOf(model);
   const measures = measuresOf(model);
   if (!measures.length) return;
   el.append(h("p.small", null, "Medians over all matrices and heads with this measure. A dash means undefined or not measured."),

@@ -7,7 +7,6 @@
  * @property {(key: string, value: any) => void} set
  * @property {(event: string, listener: Function) => void} on  to `change:key`
  * @property {(event: string, listener: Function) => void} off
- * @property {() => void} save_changes
  */
 
 /** @param {Record<string, any>} values @returns {Model} */
@@ -28,7 +27,6 @@ export function createModel(values) {
     off(event, listener) {
       listeners.get(event)?.delete(listener);
     },
-    save_changes() {},
   };
 }
 

@@ -3,11 +3,8 @@
 // kernel that made it. Drawn in a shadow root, so that neither page restyles the other.
 
 import { h } from "./dom.js";
-import { createModel } from "./model.js";
 import { openWire } from "./decode.js";
-import attention from "./attention.js";
-import { begin, sentence } from "./sentence.js";
-import slider from "./slider.js";
+import { oneView } from "./one_view.js";
 import { liveIn } from "./theme.js";
 
 const WAIT = 120000; // milliseconds until a question is given up
@@ -44,18 +41,9 @@ function render({ model, el }) {
   const root = h("div.alone");
   shadow.append(h("style", null, model.get("style")), root);
   liveIn(root);
-  const steps = payload.kept.length ? payload.kept : payload.attention[0].steps;
-  const inner = createModel({ ...payload, ask, steps, step: payload.attention[0].steps.at(-1), address: null });
-  begin(inner);
-  /** @type {(() => void)[]} */
-  const stops = [sentence({ model: inner, el: root }), attention.render({ model: inner, el: root })];
-  if (steps.length > 1) {
-    const bar = h("div.stepper");
-    root.append(bar);
-    stops.push(slider.render({ model: inner, el: bar }));
-  }
+  const off = oneView(root, payload, ask);
   return () => {
-    stops.forEach((stop) => stop?.());
+    off();
     deaf();
     host.remove();
   };

@@ -22,19 +22,15 @@ from qkv.studies.ladder.result import (
 )
 from qkv.studies.verdict.sentences import two_digits
 from qkv.studies.verdict.wording import unit_words
+from qkv.views.report.bundle import static_text
 from qkv.views.report.page import still_page
-from qkv.views.study.forest import STYLE, round_ticks, tick_words
 
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM, _LEGEND = 330, 56, 16, 12, 46, 20
+_TICKS = 6
 _DASHES = ("", "7 4", "2 3")
-_MORE = """<style>
-.line { fill: none; stroke-width: 2 } .l0 { stroke: var(--accent); fill: var(--accent) }
-.l1 { stroke: var(--soft); fill: var(--soft) } .l2 { stroke: var(--faint); fill: var(--faint) }
-.line.l0, .line.l1, .line.l2 { fill: none } .beyond { stroke-opacity: .45 }
-.hollow { fill: var(--paper); stroke-width: 2 }
-.grid { stroke: var(--faint); stroke-opacity: .25 } .theirs { fill: none; stroke: var(--ink); stroke-width: 1.5 }
-text.l0, text.l1, text.l2 { stroke: none; fill: var(--soft) }
-</style>"""
+STYLE = f"<style>\n{static_text('forest.css')}</style>"
+"""Of pictures of intervals: colors are those of the page, light or dark as the reader's system is."""
+_MORE = f"<style>\n{static_text('ladder.css')}</style>"
 
 Place = Callable[[float], float]
 
@@ -151,6 +147,19 @@ def _legend(lengths: list[str], notes: list[str]) -> Iterator[str]:
         yield f'<text x="48" y="{up}">{words}</text>'
     for i, words in enumerate(notes, start=len(lengths)):
         yield f'<text x="8" y="{_HEIGHT + _LEGEND * i + 8}">{words}</text>'
+
+
+def round_ticks(low: float, high: float) -> list[float]:
+    """At most `_TICKS` + 1 round numbers in low..high, evenly spaced: 1, 2 or 5 times a power of ten apart."""
+    rough = (high - low) / _TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
+    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def tick_words(tick: float) -> str:
+    """A tick as written on the axis, without what binary fractions add."""
+    return f"{round(tick, 10):g}"
 
 
 def ladder_page(found: JsonMapping) -> str:

@@ -22,9 +22,8 @@ from qkv.studies.verdict.sentences import FORMAT, expected_words, two_digits
 from qkv.studies.verdict.statistics import FEWEST, how_exact, t_interval
 from qkv.studies.verdict.wording import unit_words
 from qkv.views.host import VERSION, Host
+from qkv.views.report.packed import payload
 from qkv.words import COUNTED, EN_DASH, amount, decimals, many, plural
-
-_ARM = ("name", "what", "loss", "sd", "at_edge", "diverged", "trainings")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,10 +48,6 @@ class StudyEffect:
     """One per replicate, of what the effect is of."""
     axis: int
     """Effects with the same number are drawn together; `axes` says which those are."""
-
-
-_EFFECT = [f.name for f in dataclasses.fields(StudyEffect) if f.name not in ("values", "axis", "expected", "unit")]
-"""What an effect has as its verdict has it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,20 +169,14 @@ def study_section(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> Stu
     """A verdict and the log it rests on. Without the log there are mean curves and no intervals around them."""
     rows, verdict = list(rows), as_shown(verdict)
     reported = _reported(rows)
-    return StudySection(
+    return payload(
+        StudySection,
+        verdict,
         name=verdict["study"],
-        asks=verdict["asks"],
-        plain=verdict["plain"],
-        more=verdict.get("more", ""),
-        brief=verdict.get("brief", ""),
         answers=tuple(row["name"] for row in answering(verdict)),
         figures=(ANSWER_COLUMNS, *map(answer_cells, answering(verdict))),
         math=tuple(verdict.get("math", ())),
-        condition=verdict["condition"],
         counting=counting_words(verdict),
-        sentence=verdict["sentence"],
-        full_answer=verdict["full_answer"],
-        quick=verdict["quick"],
         effects=tuple(
             _effect(row, axis, expected_cell(row, verdict))
             for row, axis in zip(verdict["contrasts"], axes(verdict["contrasts"]), strict=True)
@@ -199,10 +188,8 @@ def study_section(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> Stu
         not_reached=tuple(verdict["not_reached"]),
         notes=tuple(verdict["notes"]),
         told=tuple(expectations(verdict)),
-        design=verdict["design"],
         designs=_designs(rows, (*verdict["earlier_designs"], verdict["seeds"])),
         source=f"{verdict['source']['name']}, sha256 {verdict['source']['sha256'][:16]}",
-        software=verdict["software"],
         runs=_runs(rows),
         effort=effort(verdict),
         accounts=tuple(accounts_table(verdict)),
@@ -346,8 +333,8 @@ def values_of(row: JsonMapping) -> tuple[float, ...]:
 
 
 def _effect(row: JsonMapping, axis: int, expected: str) -> StudyEffect:
-    told = {name: row[name] for name in _EFFECT}
-    return StudyEffect(**told, unit=unit_words(row["unit"]), expected=expected, values=values_of(row), axis=axis)
+    told = {"unit": unit_words(row["unit"]), "expected": expected, "values": values_of(row), "axis": axis}
+    return payload(StudyEffect, row, **told)
 
 
 def _of(arms: Sequence[JsonMapping]) -> list[str]:
@@ -364,8 +351,9 @@ def _arm(arm: JsonMapping, runs: Sequence[JsonMapping], of: str, known: str) -> 
     if not steps and arm["curve"]:  # a verdict without its log
         steps, mean = (tuple(column) for column in zip(*arm["curve"], strict=True))
         lows = highs = (None,) * len(steps)
-    return StudyArm(
-        **{name: arm[name] for name in _ARM},
+    return payload(
+        StudyArm,
+        arm,
         known=known,
         frozen=tuple(arm["frozen"]),
         low=low,
@@ -423,18 +411,8 @@ def _designs(rows: Iterable[JsonMapping], otherwise: Sequence[int]) -> tuple[int
 
 
 def _runs(rows: Iterable[JsonMapping]) -> tuple[StudyRun, ...]:
-    return tuple(
-        StudyRun(
-            arm=row["arm"],
-            role=row["role"],
-            replicate=row["replicate"],
-            lr=row["lr"],
-            loss=None if row["diverged"] else row["loss"],
-            diverged=row["diverged"],
-        )
-        for row in rows
-        if "arm" in row
-    )
+    made = (row for row in rows if "arm" in row)
+    return tuple(payload(StudyRun, row, loss=None if row["diverged"] else row["loss"]) for row in made)
 
 
 def _unfinished(folder: Path, rows: Sequence[JsonMapping]) -> StudySection:

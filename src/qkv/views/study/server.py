@@ -1,15 +1,10 @@
 """The live page of a study: its section, read again whenever a training has ended."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from qkv.errors import UserError
-from qkv.jsontypes import JsonObject
 from qkv.views.host import Host
-from qkv.views.live.asking import Desk
 from qkv.views.live.follow import Follower
-from qkv.views.sections.training_in_page import PlaySection
 from qkv.views.study.section import read_study
 
 
@@ -35,22 +30,9 @@ def study_pulse(folder: Path) -> StudyPulse:
 class StudyPage(Follower[StudyPulse]):
     """One study as a live page. There is no one model to ask."""
 
-    desk: Desk | None = None
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, study_pulse)
-
-    def spare(self) -> None:
-        """Nothing is computed here."""
 
     def payload(self) -> object:
         """The section, as it is now."""
         return read_study(self.folder, Host(kind="page"))
-
-    def play(self) -> PlaySection | None:
-        """A study has no one run to go on from."""
-        return None
-
-    def sections(self, names: Iterable[str]) -> JsonObject:
-        """A study has one section, which comes whole as its payload."""
-        raise UserError("the page of a study has one section, which is its payload")

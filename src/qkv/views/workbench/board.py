@@ -22,7 +22,7 @@ from qkv.telemetry import Telemetry
 from qkv.telemetry.own import read_own
 from qkv.telemetry.runs import Listed, State, differing, incomparable, listed
 from qkv.views.host import VERSION, Host
-from qkv.views.report.packed import Packed, pack
+from qkv.views.report.packed import Packed, pack, payload
 from qkv.views.report.page import page_of
 from qkv.views.report.report import check_page
 from qkv.views.sharing import still_wanted
@@ -61,8 +61,6 @@ class RunRow:
     """Those that are not the same in all runs of the folder."""
     alike: int
     """Equal for runs that differ in the seed alone."""
-    tokenizer: str
-    data: str
     note: str
     starred: bool
 
@@ -126,8 +124,7 @@ def board_of(folder: Path, runs: Sequence[Listed], host: Host) -> Board:
         key = tuple(pair for pair in run.settings.items() if not pair[0].startswith(_BY_CHANCE))
         own = {"name": run.path.name, "alike": groups.setdefault(key, len(groups))}
         own["settings"] = {path: run.settings[path] for path in paths if path in run.settings}
-        kept = {f.name: getattr(run, f.name) for f in dataclasses.fields(RunRow) if f.name not in own}
-        rows.append(RunRow(**own, **kept))
+        rows.append(payload(RunRow, run, **own))
     return Board(
         host=host, folder=folder.resolve().name, runs=tuple(rows), differing=tuple(paths), caution=incomparable(runs),
         measures=_measures(runs),

@@ -7,19 +7,18 @@ Asked for: `curves` (of each run behind the step that the page has), `grid`, `ro
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from qkv.errors import QkvError, UserError, unknown
 from qkv.folder.run_folder import RunFolder
-from qkv.jsontypes import JsonMapping, JsonObject, is_like
+from qkv.jsontypes import JsonMapping, is_like
 from qkv.telemetry.notes import Note, write_note
 from qkv.telemetry.own import FILE as OWN
 from qkv.telemetry.runs import Known, Listed, further, listed
 from qkv.views.host import Host
 from qkv.views.live.follow import Follower
-from qkv.views.sections.training_in_page import PlaySection
 from qkv.views.workbench.board import (
     Across,
     Board,
@@ -167,8 +166,13 @@ class WorkbenchPage(Follower[BoardPulse]):
 
     def __init__(self, folder: Path) -> None:
         self._watched = Watched(folder)
-        self.desk = RunsDesk(self._watched)
+        self._desk = RunsDesk(self._watched)
         super().__init__(folder, lambda _: self._watched.look())
+
+    @property
+    def desk(self) -> RunsDesk:
+        """Who answers about the runs."""
+        return self._desk
 
     def spare(self) -> None:
         """Let this thread compute on one core while a run trains."""
@@ -180,11 +184,3 @@ class WorkbenchPage(Follower[BoardPulse]):
         """The list, as it is now."""
         self._watched.look()
         return board_of(self.folder, self._watched.runs, Host(kind="page", can=RunsDesk.can))
-
-    def play(self) -> PlaySection | None:
-        """A folder has no one run to go on from."""
-        return None
-
-    def sections(self, names: Iterable[str]) -> JsonObject:
-        """The list comes whole as the payload."""
-        raise UserError("the page of a folder has one payload and no sections")

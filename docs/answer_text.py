@@ -1,38 +1,111 @@
-"""The effects of a study as a picture file: an SVG of intervals on as few axes as can be read, without a browser.
+"""What docs/answers says of a study: its answer, and folded what it rests on, as Markdown; its effects as an SVG.
 
-What the section of a study draws on a page (`static/study.js`), for places where no script runs. Colors are those of
-the page, light or dark as the reader's system is.
+Reads a verdict and nothing else. Only `generate.py` writes these; the page and the terminal say the same in their ways
+(`qkv.views.study`).
 """
 
 import html
-import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 
 from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.studies.counting import counting_words, gate
 from qkv.studies.verdict.sentences import two_digits
 from qkv.studies.verdict.wording import unit_words
-from qkv.views.study.section import answering, axes, values_of
+from qkv.views.study.ladder import STYLE, round_ticks, tick_words
+from qkv.views.study.page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, effect_cells
+from qkv.views.study.section import (
+    ANSWER_COLUMNS,
+    accounts_table,
+    answer_cells,
+    answering,
+    as_shown,
+    axes,
+    effort,
+    expectations,
+    values_of,
+)
 from qkv.words import COUNTED
+
+_WRONG_IF = "Written down before training, as what would prove us wrong (see *expected* in the table of every effect):"
+
+
+def answer_text(verdict: JsonMapping, picture: str = "", others: Sequence[str] = ()) -> str:
+    """The answer of a verdict as Markdown: the answer, a `picture`, the math, how sure we are and what would change it.
+
+    others: lines for the end of `how sure we are`.
+    """
+    verdict = as_shown(verdict)
+    begun = gate(verdict["baseline"])
+    answer = verdict["plain"].removeprefix(begun).strip() or verdict["sentence"]
+    lines = [begun, ""] if begun else []
+    lines += [f"**{answer}** {verdict.get('brief', '')}".rstrip(), ""]
+    lines += [f"![The effects that the answer is about, with their 95% intervals]({picture})", ""] if picture else []
+    lines += [verdict["more"], ""] if verdict.get("more") else []
+    if math := verdict.get("math"):
+        lines += ["## The math", "", *(f"- {line}" for line in math), ""]
+    lines += ["## How sure we are, and for which models", "", kind_of_run(verdict), ""]
+    lines += [*_markdown(ANSWER_COLUMNS, map(answer_cells, answering(verdict))), ""]
+    lines += [verdict["condition"], "", counting_words(verdict), "", *others]
+    lines += ["## What would change the answer", ""]
+    changes = [f"- {words}" for heading, words in expectations(verdict) if "this answer" in heading]
+    lines += [*changes, *([""] if changes else []), _WRONG_IF, ""]
+    lines += [*(f"- {one.removesuffix('.')}." for one in verdict["falsified_by"].split("; ")), ""]
+    return "\n".join(lines)
+
+
+def folded_text(verdict: JsonMapping) -> str:
+    """The rest of a verdict as Markdown, folded: effects, arms, and what else has to be known of the run."""
+    verdict = as_shown(verdict)
+    columns, *rows = accounts_table(verdict) or [()]
+    lines = [*_folded("Measures side by side", _markdown(columns, rows)), ""] if rows else []
+    effects = (effect_cells(row, verdict) for row in verdict["contrasts"])
+    lines += [*_folded("Every effect, with its interval", _markdown(EFFECT_COLUMNS, effects)), ""]
+    if verdict["arms"]:
+        rows = (arm_cells(arm, verdict) for arm in verdict["arms"])
+        lines += [*_folded("Every arm", _markdown(ARM_COLUMNS, rows)), ""]
+    about = [
+        verdict["sentence"],
+        *verdict["notes"],
+        *(f"Not reached in time: {what}" for what in verdict["not_reached"]),
+    ]
+    about += [f"{heading}: {words}" for heading, words in expectations(verdict) if heading.startswith("Expectations")]
+    source = verdict["source"]
+    about += [
+        f"{effort(verdict)}; text {source['name']}, sha256 `{source['sha256'][:16]}`; {verdict['software']}; design"
+        f" `{verdict['design'][:12]}`"
+    ]
+    lines += [*_folded("Notes on this run", [f"- {words.removesuffix('.')}." for words in about]), ""]
+    return "\n".join(lines)
+
+
+def kind_of_run(verdict: JsonMapping) -> str:
+    """Whether a run is full or quick, and whether it was finished."""
+    kind = "From a quick run, which is weak" if verdict["quick"] else "From a full run"
+    made, planned = verdict["trainings"], verdict.get("planned_trainings", 0)
+    if verdict["not_reached"]:
+        kind += f", unfinished: {made:,} of about {planned:,} trainings" if made < planned else ", unfinished"
+    return f"{kind}."
+
+
+def _folded(title: str, lines: Sequence[str]) -> list[str]:
+    """Behind a line that opens them."""
+    return [f'<details markdown="1"><summary>{title}</summary>', "", *lines, "", "</details>"]
+
+
+def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(columns), line(["---"] * len(columns)), *map(line, rows)]
+
 
 _WIDTH, _ROW, _EDGE, _TOP, _BOTTOM = 720, 40, 12, 30, 34
 _LETTER = 6.4
 """Pixels that a letter takes, about."""
 _DOT = 4
 """Radius of an estimate, which may be the highest value of all."""
-_TICKS = 6
-STYLE = """<style>
-svg { --paper: #fcfbf8; --ink: #1d1e22; --soft: #4d4f57; --faint: #6f717a; --band: #1d1e22; --accent: #1a5796; }
-@media (prefers-color-scheme: dark) {
-  svg { --paper: #15161b; --ink: #ececec; --soft: #b9bbc4; --faint: #8f919b; --band: #ececec; --accent: #7db8f0; }
-}
-.paper { fill: var(--paper) } text { fill: var(--soft) } .head { fill: var(--ink); font-weight: 600 }
-.band { fill: var(--band); fill-opacity: .09 } .one { fill: var(--faint); fill-opacity: .6 }
-.zero { stroke: var(--faint) }
-.main { fill: var(--accent); stroke: var(--accent) } .other { fill: var(--soft); stroke: var(--soft) }
-.tick { fill: var(--faint); text-anchor: middle } .said { font-weight: 600 }
-</style>"""
 
 
 def answer_svg(verdict: JsonMapping) -> str:
@@ -127,16 +200,3 @@ def _effect(row: JsonMapping, top: float, x: Callable[[float], str], role: str) 
     yield f'<line class="{role}" {interval} stroke-width="2"/>'
     yield f'<circle class="{role}" cx="{x(row["effect"])}" cy="{middle}" r="{_DOT}"/>'
     yield f'<text class="said" x="{_WIDTH - 8}" y="{top + 15:g}" text-anchor="end">{html.escape(said)}</text></g>'
-
-
-def round_ticks(low: float, high: float) -> list[float]:
-    """At most `_TICKS` + 1 round numbers in low..high, evenly spaced: 1, 2 or 5 times a power of ten apart."""
-    rough = (high - low) / _TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
-    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-
-
-def tick_words(tick: float) -> str:
-    """A tick as written on the axis, without what binary fractions add."""
-    return f"{round(tick, 10):g}"
