@@ -97,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
         outputs = _sure(loaded, texts, options, args.at_least)
     if args.json:
         about = {"run": str(loaded.path), "task": loaded.task.name, "inputs": inputs, "outputs": outputs}
+        spans = loaded.spans(texts)
+        about |= {} if spans is None else {"spans": spans}
         screen.print_json(about | ({"scores": scores} if args.scores else {}))
         return 0
     alone = options.chat or not (args.texts or loaded.task.continues)
