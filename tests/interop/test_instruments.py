@@ -164,4 +164,8 @@ def test_every_question_of_the_page_is_answered(run):
 
 def test_every_room_of_the_live_page_is_there_for_an_imported_model(run):
     rooms = Page(run.path).sections(LIVE_SECTIONS)
-    assert set(rooms) == {"wait", "kept", "as_of", *LIVE_SECTIONS} and rooms["matrices"] is not None and rooms["map"] is not None
+    assert (
+        set(rooms) == {"wait", "kept", "as_of", *LIVE_SECTIONS}
+        and rooms["matrices"] is not None
+        and rooms["map"] is not None
+    )
