@@ -123,7 +123,7 @@ MISTAKES = {
     "no label": ("a.jsonl", [[0, 3]], r"line 2 has the span \[0, 3\]; expected \[\{"),
     "truth": ("a.jsonl", [[False, True, "A"]], "has the span"),
     "no list": ("a.jsonl", "Ada", "line 2 has str for spans; expected a list"),
-    "cells": ("a.conll", "a A\nb\n\n", "line 2 has 1 cells; expected 2, as in the first line"),
+    "cells": ("a.conll", "a A\nb x B\n\n", "line 2 has 3 cells; expected 2, as in the first line"),
     "one cell": ("a.conll", "a\nb\n\n", "line 1 has 1 cells; expected a word and its label"),
     "ten cells": ("a.conllu", "1\ta\ta\tX\n", "line 1 has 4 cells; expected 10 cells with tabs between"),
     "missing": ("a.conllu", "1\ta" + "\t_" * 8 + "\n", r"line 1 has no label \(upos\)"),

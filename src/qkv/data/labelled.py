@@ -36,7 +36,7 @@ from qkv.data.sources.tables import (
     other_texts,
     table_format,
 )
-from qkv.data.sources.tagged import from_spans, is_tagged, read_tagged
+from qkv.data.sources.tagged import from_spans, is_conllu, is_tagged, read_tagged
 from qkv.errors import SourceError, missing_file, nearest
 from qkv.tokenizers.encoding import whole_characters
 from qkv.words import listed, many
@@ -210,7 +210,7 @@ def _rows_of(path: Path, config: DataConfig, shape: str) -> tuple[Iterator[Row],
     if shape == "words" and not is_table(path):
         _no_columns(path, config, "text", "group")
         column = config.label_column or "upos"
-        note = f"labels from column {column!r}" if ".conllu" in path.name else "a word and its label on each line"
+        note = f"labels from column {column!r}" if is_conllu(path) else "a word and its label on each line"
         return (
             Row(one.line, one.text, _together(one.labels), spans=one.spans)
             for one in read_tagged(path, config.label_column)

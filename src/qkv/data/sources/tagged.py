@@ -45,6 +45,11 @@ class TaggedText:
     """Where it ends in its file, from 1."""
 
 
+def is_conllu(path: Path) -> bool:
+    """Whether its name ends as that of a CoNLL-U file, whose columns have names."""
+    return plain_name(path).endswith(".conllu")
+
+
 def is_tagged(path: Path) -> bool:
     """Whether its name ends as files do whose words have labels."""
     return plain_name(path).endswith(ENDINGS)
@@ -56,15 +61,15 @@ def read_tagged(path: Path, column: str = "") -> list[TaggedText]:
     Raises SourceError with the line for one that has no label or another number of cells, for an unknown column, or a
     file without words.
     """
-    is_conllu = plain_name(path).endswith(".conllu")
-    if column and not is_conllu:
+    named = is_conllu(path)
+    if column and not named:
         raise SourceError(f"{str(path)!r} is no CoNLL-U file, and the last cell is the label; leave --label-column out")
     column = column or "upos"
     if column not in COLUMNS:
         raise SourceError(unknown("column", column, COLUMNS))
     found: list[TaggedText] = []
     rows: list[tuple[str, str, bool]] = []
-    n_cells = len(COLUMNS) if is_conllu else 0
+    n_cells = len(COLUMNS) if named else 0
     for number, read in enumerate([*read_lines(path), ""], start=1):
         line = whole_characters(read.rstrip("\r\n"))
         if not line.strip():
@@ -74,10 +79,10 @@ def read_tagged(path: Path, column: str = "") -> list[TaggedText]:
             cells = line.split("\t") if "\t" in line else line.split()
             place, n_cells = f"{str(path)!r} line {number}", n_cells or len(cells)
             if len(cells) != n_cells or n_cells < 2:
-                wanted = f"{n_cells}, as in the first line" if n_cells > 1 else "a word and its label"
-                wanted = f"{n_cells} cells with tabs between" if is_conllu else wanted
+                wanted = f"{n_cells}, as in the first line" if len(cells) > 1 else "a word and its label"
+                wanted = f"{n_cells} cells with tabs between" if named else wanted
                 raise SourceError(f"{place} has {len(cells)} cells; expected {wanted}")
-            if not is_conllu:
+            if not named:
                 rows.append((_filled(cells[0], place, "word"), _filled(cells[-1], place, "label"), True))
             elif cells[0].isdigit():
                 label = cells[COLUMNS.index(column)]

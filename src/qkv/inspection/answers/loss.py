@@ -207,7 +207,7 @@ def _combined(summary: JsonMapping, metric: str) -> tuple[str, ...]:
     if "calibration_error" in summary:
         off, chance = (number(100 * summary[f"calibration_{part}"], 2) for part in ("error", "by_chance"))
         said.append(
-            f"Its probabilities miss its accuracy by {off} points on average, over 15 bins of equally many texts;"
+            f"Its probabilities miss its accuracy by {off} points on average, over 15 equal bins;"
             f" exact probabilities would miss by about {chance}."
         )
     return tuple(said)
