@@ -150,7 +150,7 @@ _CONLLU = Signature(
 )
 _CONLL = Signature(
     "annotated text (CoNLL-2003), one word with its annotations on a line",
-    "write one sentence a line, without the annotations",
+    "write one sentence a line, without the annotations; or learn its labels: --task tag",
 )
 _CONLLU_LINE = re.compile(r"\d+(?:[-.]\d+)?(?:\t[^\t\r\n]+){9}\r?")
 
