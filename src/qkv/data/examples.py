@@ -87,6 +87,10 @@ class Labelled:
         """What the linear model reads of each that has a class."""
         return self.texts
 
+    def each(self, values: np.ndarray) -> np.ndarray:
+        """Values of texts [n_texts], for each that has a class."""
+        return values
+
     def by_text(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(sum of values, how many) of each text, of values float64 [n] of each that has a class."""
         return values, np.ones(len(values))
@@ -123,6 +127,10 @@ class LabelledWords(Labelled):
     def read(self) -> list[str]:
         """Each word with its neighbors."""
         return contexts(self.words, self.owners)
+
+    def each(self, values: np.ndarray) -> np.ndarray:
+        """Of the text of each word."""
+        return values[self.owners]
 
     def by_text(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(sum of values, how many words) of each text that has words."""
@@ -290,9 +298,6 @@ def load_examples(
     tokenizer = _tokenizer(config, sides[0][0], digest, task_specials or columns > 1, cache, told)
     classes = classes or _points(np.array(sides[0][1], dtype=np.float64))
     train, measured = (_labelled(*side, tokenizer, columns, classes, shape) for side in sides)
-    held = _held(numbers[mine], together, sketches.keys[mine]) & holds
-    if isinstance(train, LabelledWords):
-        held, together = held[train.owners], together[train.owners]
     return Examples(
         name=source.name,
         kind=source.kind,
@@ -301,8 +306,8 @@ def load_examples(
         train=train,
         val=measured,
         classes=classes,
-        held=held,
-        groups=together,
+        held=train.each(_held(numbers[mine], together, sketches.keys[mine]) & holds),
+        groups=train.each(together),
         shape=shape,
         weights=balanced(train.classes, len(classes)) if options.class_weights == "balanced" else None,
         rule=rule,

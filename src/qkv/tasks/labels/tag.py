@@ -13,6 +13,7 @@ intervals resample texts, since words of one text are not independent.
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,8 @@ from qkv.tasks.task import PredictOptions, Ranked, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
 
 _SPAN_LABEL = re.compile(r"[BIESLU]-.+", re.DOTALL)
+Entity = tuple[int, int, str]
+"""First word, end and kind."""
 _SHORT = 120
 """Characters of a sample at most, where a text is so short."""
 
@@ -212,29 +215,24 @@ class Entities(Tag):
 
     def figure(self, answers: np.ndarray, part: Labelled, of: str = "") -> Figure:
         """The F1 of entities, with its interval over texts."""
-        found = self._compared(answers, _words(part))
-        hits, sizes = (
-            _words(part).by_text(some)[0][:, None] for some in (2.0 * found.right, found.given + found.there)
-        )
-        return Figure(*bootstrap(hits, sizes), f"entity F1{of}")
+        marks = np.zeros((3, len(part)))
+        for row, some in zip(marks, self._compared(answers, _words(part)), strict=True):
+            row[[first for first, _, _ in some]] = 1
+        right, given, there = (_words(part).by_text(row)[0][:, None] for row in marks)
+        return Figure(*bootstrap(2 * right, given + there), f"entity F1{of}")
 
-    def _compared(self, answers: np.ndarray, part: LabelledWords) -> "_Compared":
-        """At the first word of each entity, float64 [n_words]: whether it is answered rightly, answered, labeled."""
+    def _compared(self, answers: np.ndarray, part: LabelledWords) -> tuple[list[Entity], list[Entity], list[Entity]]:
+        """The entities that are answered rightly, answered, and labeled."""
         given, there = (entities(some, part.owners, self.names) for some in (answers, part.classes))
         known = set(there)
-        right = [one for one in given if one in known]
-        found = np.zeros((3, len(part)))
-        for row, some in zip(found, (right, given, there), strict=True):
-            row[[first for first, _, _ in some]] = 1
-        kinds = [np.array([kind for _, _, kind in some], dtype=object) for some in (right, given, there)]
-        return _Compared(found[0], found[1], found[2], tuple(kinds))
+        return [one for one in given if one in known], given, there
 
     def _judged(self, said: np.ndarray, part: Labelled) -> dict[str, Figure]:
         answers = said.argmax(1)
-        n_right, n_given, n_there = (float(some.sum()) for some in self._compared(answers, _words(part))[:3])
+        n_right, n_given, n_there = map(len, self._compared(answers, _words(part)))
         more = {
-            "entity_precision": Figure(n_right / max(1.0, n_given), None, "precision of entities"),
-            "entity_recall": Figure(n_right / max(1.0, n_there), None, "recall of entities"),
+            "entity_precision": Figure(n_right / max(1, n_given), None, "precision of entities"),
+            "entity_recall": Figure(n_right / max(1, n_there), None, "recall of entities"),
             "accuracy": super().figure(answers, part),
         }
         return super()._judged(said, part) | more
@@ -242,8 +240,8 @@ class Entities(Tag):
     def _by_label(self, answers: np.ndarray, part: LabelledWords, names: Sequence[str]) -> list[JsonObject]:
         """Of each kind of entity."""
         kinds = sorted({name[2:] for name in self.names if name != OUTSIDE})
-        counts = [[int((some == kind).sum()) for kind in kinds] for some in self._compared(answers, part).kinds]
-        return label_table(kinds, *map(np.array, counts))
+        counts = [Counter(kind for _, _, kind in some) for some in self._compared(answers, part)]
+        return label_table(kinds, *(np.array([count[kind] for kind in kinds]) for count in counts))
 
     def predict(
         self, model: TextClassifier, tokenizer: Tokenizer | None, texts: Sequence[str], options: PredictOptions
@@ -265,17 +263,7 @@ class Entities(Tag):
             yield first, end, kind, float(chances[first:end].max(1).min())
 
 
-class _Compared(NamedTuple):
-    """See `Entities._compared`."""
-
-    right: np.ndarray
-    given: np.ndarray
-    there: np.ndarray
-    kinds: tuple[np.ndarray, ...]
-    """Of each of these entities."""
-
-
-def entities(classes: np.ndarray, owners: np.ndarray, names: Sequence[str]) -> list[tuple[int, int, str]]:
+def entities(classes: np.ndarray, owners: np.ndarray, names: Sequence[str]) -> list[Entity]:
     """(first word, end, kind) of each entity, in order; classes and owners int64 [n_words]: the label of a word, a
     number in `names`, and its text.
     """
