@@ -69,7 +69,8 @@ class Run:
         self.path: Path = folder.path
         self.config: recipe.RunConfig = recipe.RunConfig.read(folder.config)
         """What it was made with."""
-        self.task: Task = find_task(self.config.task).with_settings(self.config.data)
+        task = find_task(self.config.task).with_settings(self.config.data)
+        self.task: Task = task.of_classes(self.config.model.classes)
         """What it was trained to do."""
 
     def __repr__(self) -> str:
@@ -270,6 +271,13 @@ class Run:
         read = from_dict(PredictOptions, given)
         options = dataclasses.replace(options, **{name: getattr(read, name) for name in given})
         return self.answering.predict(self.model, self.tokenizer, several("texts", texts), options)
+
+    def spans(self, texts: Sequence[str]) -> list[list[JsonObject]] | None:
+        """What a run of the task tag labels in each text, in order: words or entities, each {"start", "end", "text",
+        "label", "probability"} with places in characters; None of other tasks.
+        """
+        self._reads_text()
+        return self.answering.spans(self.model, self.tokenizer, several("texts", texts))
 
     def scores(
         self, texts: Sequence[str], k: int, options: PredictOptions | None = None
@@ -618,13 +626,13 @@ class Run:
         """
         from qkv.data.config import DataConfig
         from qkv.data.labelled import read_labelled
-        from qkv.data.sources.tagged import ENDINGS, read_tagged
+        from qkv.data.sources.tagged import is_tagged, read_tagged
         from qkv.inspection.contextual import contextual_vectors
         from qkv.inspection.probes.linear import MOST_LABELS, probe, text_items, word_items
 
         self._reads_text()
         model = self.model_at(at)
-        if Path(source).name.removesuffix(".gz").endswith(ENDINGS):
+        if is_tagged(Path(source)):
             if text_column:
                 raise ConfigError(f"{source} holds labels of words and has no column of texts; leave --text-column out")
             tagged = read_tagged(Path(source), label_column or "")

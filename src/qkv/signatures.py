@@ -146,11 +146,11 @@ def signature_of_file(path: Path) -> Signature | None:
 
 _CONLLU = Signature(
     "annotated text (CoNLL-U), one word with its annotations on a line",
-    "take its sentences: sed -n 's/^# text = //p' {name} > sentences.txt",
+    "take its sentences: sed -n 's/^# text = //p' {name} > sentences.txt; or learn its labels: --task tag",
 )
 _CONLL = Signature(
     "annotated text (CoNLL-2003), one word with its annotations on a line",
-    "write one sentence a line, without the annotations",
+    "write one sentence a line, without the annotations; or learn its labels: --task tag",
 )
 _CONLLU_LINE = re.compile(r"\d+(?:[-.]\d+)?(?:\t[^\t\r\n]+){9}\r?")
 

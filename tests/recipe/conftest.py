@@ -24,6 +24,8 @@ def sources_by_task(small_text: Path, small_pairs: tuple[Path, Path], tmp_path_f
     (folder / "numbers.txt").write_text(numbers, encoding="utf-8")
     sets = "".join(f"{line}\t{'|'.join(w for w in ('cat', 'dog') if w in line)}\n" for line in lines[:300])
     (folder / "sets.tsv").write_text("text\tlabels\n" + sets, encoding="utf-8")
+    words = ("".join(f"{word} {word[0]}\n" for word in line.split()) + "\n" for line in lines[:300])
+    (folder / "words.conll").write_text("".join(words), encoding="utf-8")
     images = folder / "images"
     images.mkdir()
     for name, n in (("train", 60), ("t10k", 20)):
@@ -32,7 +34,7 @@ def sources_by_task(small_text: Path, small_pairs: tuple[Path, Path], tmp_path_f
             head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
             (images / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes()))
     texts = {"causal": small_text, "masked": small_text}
-    labels = {"classify": "labels.tsv", "multilabel": "sets.tsv", "regress": "numbers.txt"}
+    labels = {"classify": "labels.tsv", "multilabel": "sets.tsv", "regress": "numbers.txt", "tag": "words.conll"}
     texts |= {task: folder / name for task, name in labels.items()}
     return texts | {"image": images, "translate": ":".join(map(str, small_pairs))}
 

@@ -42,7 +42,8 @@ def sources(tmp_path_factory) -> dict[str, str]:
     write_idx(images / "train-images-idx3-ubyte", np.arange(30 * 144).reshape(30, 12, 12) * 7 % 251)
     write_idx(images / "train-labels-idx1-ubyte", np.arange(30) % 3)
     found = {"causal": text, "masked": text, "classify": table, "image": images, "translate": f"{left}:{right}"}
-    found["regress"] = numbers
+    found["regress"], found["tag"] = numbers, place / "f.conll"
+    found["tag"].write_text("".join(f"the A\ncat{i} B\n\n" for i in range(60)), encoding="utf-8")
     return {task: str(path) for task, path in found.items()}
 
 
@@ -58,6 +59,7 @@ def asked(sources, task: str = "causal", **given) -> Request:
 
 CASES = (  # what was asked for, the setting that changes nothing, what is said of it
     ({"task": "regress"}, "data.labels.disturbed=0.1", "--task regress, whose texts have no single class"),
+    ({"task": "tag"}, "class_weights=balanced", "--task tag, whose texts have no single class"),
     ({"preset": "textbook"}, "muon_lr=0.02", "has no effect with optimizer.kind=adamw; leave it out, or add --set opt"),
     ({"set": {"optimizer.kind": "sgd"}}, "training.optimizer.muon_lr=1", "has no effect with optimizer.kind=sgd;"),
     ({"set": {"machine.native": False}}, "machine.capture=false", "has no effect with machine.device=cpu, machine.nat"),

@@ -11,6 +11,7 @@ Example:
   qkv predict runs/de-en < lines.de > lines.en
   qkv predict runs/reviews-1 "not a good film" --scores 3 --json
   qkv predict runs/reviews-1 "not a good film" --at-least 0.8
+  qkv predict runs/names-1 "Ada Lovelace met Charles Babbage." --json
   qkv predict runs/qwen --chat "Who wrote Faust?"
 """
 
@@ -95,6 +96,8 @@ def run(args: argparse.Namespace) -> None:
         outputs = _sure(loaded, texts, options, args.at_least)
     if args.json:
         about = {"run": str(loaded.path), "task": loaded.task.name, "inputs": inputs, "outputs": outputs}
+        spans = loaded.spans(texts)
+        about |= {} if spans is None else {"spans": spans}
         return screen.print_json(about | ({"scores": scores} if args.scores else {}))
     alone = options.chat or not (args.texts or loaded.task.continues)
     for i, (text, output) in enumerate(zip(texts, outputs, strict=True)):

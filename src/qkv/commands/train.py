@@ -3,15 +3,16 @@
 SOURCE is a text file (.gz or .zst too), a folder of texts, or a JSONL, CSV, TSV or Parquet table (--text-column).
 Without it the text is the manual topics and docstrings inside your own Python. In a folder, files or folders named
 train, valid (val, dev) and test are used as their names say, and the test is left alone. With --task classify,
-multilabel or regress SOURCE is a table with a label column, or lines of a label, a space and a text; with --task image
-an IDX file of images, or a folder that holds a folder of images for each class; with --task translate two files of
-equally many lines, LEFT:RIGHT.
+multilabel or regress SOURCE is a table with a label column, or lines of a label, a space and a text; with --task tag a
+CoNLL-U file, or JSONL whose rows list spans of their text; with --task image an IDX file of images, or a folder that
+holds a folder of images for each class; with --task translate two files of equally many lines, LEFT:RIGHT.
 Without a budget (--steps, --minutes, --until-loss) one is chosen from the data and this machine, at most 5 minutes.
 
 Example:
   qkv train
   qkv train my.txt --minutes 3
   qkv train reviews.tsv --task classify --label-column stars --val more.tsv
+  qkv train en.conllu --task tag --label-column xpos
   qkv train pairs.tsv --task classify --text-column premise --text-column hypothesis
   qkv train reviews.tsv --task classify --from runs/masked-1 --only head
   qkv train my.txt --preset textbook --freeze W_E --out runs/frozen
@@ -85,10 +86,11 @@ def _describe_model(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to train")
     what.add_argument(
         "--task",
-        type=usually("causal", "masked", "classify", "multilabel", "regress", "image", "translate"),
+        type=usually("causal", "masked", "classify", "multilabel", "regress", "tag", "image", "translate"),
         metavar="NAME",
         help="causal (predict the next token, the default), masked (fill [MASK]), classify (label texts), multilabel"
-        " (any number of labels), regress (numbers), image (classify images) or translate (SOURCE is LEFT:RIGHT)",
+        " (any number of labels), regress (numbers), tag (label words), image (classify images) or translate (SOURCE is"
+        " LEFT:RIGHT)",
     )
     what.add_argument(
         "--preset",
@@ -129,9 +131,8 @@ def _describe_text(parser: argparse.ArgumentParser) -> None:
         "--tokenizer",
         type=usually("char", "byte", "word", "bpe", "wordpiece", "unigram"),
         metavar="KIND",
-        help="char, byte, word, bpe (the default; masked: wordpiece, classify: word, multilabel: word, regress: word),"
-        " wordpiece, unigram, or a file or"
-        " folder",
+        help="char, byte, word, bpe (the default; masked: wordpiece, classify: word, multilabel: word, regress: word,"
+        " tag: word), wordpiece, unigram, or a file or folder",
     )
     text.add_argument("--vocab", type=whole(2), metavar="N", help="vocabulary size of a fitted tokenizer")
     text.add_argument(
@@ -140,7 +141,7 @@ def _describe_text(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="the column of a table that holds the text (classify: or several, A,B or the option again)",
     )
-    text.add_argument("--label-column", metavar="NAME", help="the column of a table that holds the label (classify)")
+    text.add_argument("--label-column", metavar="NAME", help="the column that holds the label (classify, tag)")
     text.add_argument(
         "--group-column", metavar="NAME", help="rows with the same value stay on one side of the split (classify)"
     )

@@ -28,6 +28,7 @@ from qkv.data.baseline.linear import (
     of_values,
     sample,
 )
+from qkv.data.baseline.words import OfWords, contexts, runs_of
 from qkv.data.caching import cache_key
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.corpus import fitted_tokenizer, joined_hash
@@ -81,6 +82,19 @@ class Labelled:
     def __len__(self) -> int:
         return len(self.classes)
 
+    @cached_property
+    def read(self) -> list[str]:
+        """What the linear model reads of each that has a class."""
+        return self.texts
+
+    def each(self, values: np.ndarray) -> np.ndarray:
+        """Values of texts [n_texts], for each that has a class."""
+        return values
+
+    def by_text(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(sum of values, how many) of each text, of values float64 [n] of each that has a class."""
+        return values, np.ones(len(values))
+
     @property
     def ids(self) -> np.ndarray:
         """All tokens one after another, [n_tokens]: what counts of tokens read."""
@@ -90,6 +104,55 @@ class Labelled:
     def lengths(self) -> np.ndarray:
         """Tokens of each text, int64 [n], at least 1."""
         return np.diff(self.tokens.offsets)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelledWords(Labelled):
+    """One part whose words have classes: `classes` and `len` are of words, `texts` and `tokens` of texts."""
+
+    owners: np.ndarray
+    """int64 [n]: the text of each word, not decreasing."""
+    spans: np.ndarray
+    """int64 [n, 2]: its first character and end there."""
+    edges: np.ndarray
+    """int64 [n + 1]: its first token in `tokens.ids`, and where the last word ends; what is between words belongs to
+    the word behind it."""
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Each word as it is written."""
+        return [self.texts[i][a:b] for i, (a, b) in zip(self.owners.tolist(), self.spans.tolist(), strict=True)]
+
+    @cached_property
+    def read(self) -> list[str]:
+        """Each word with its neighbors."""
+        return contexts(self.words, self.owners)
+
+    def each(self, values: np.ndarray) -> np.ndarray:
+        """Of the text of each word."""
+        return values[self.owners]
+
+    def by_text(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(sum of values, how many words) of each text that has words."""
+        _, owners = np.unique(self.owners, return_inverse=True)
+        return np.bincount(owners, values), np.bincount(owners).astype(np.float64)
+
+    def pieces(self, n_ctx: int) -> np.ndarray:
+        """Each text, or of one that is longer than n_ctx tokens pieces of whole words: int64 [n_pieces, 2], the first
+        word and the end of each. A single longer word is a piece too.
+        """
+        if n_ctx not in self._pieces:
+            found = []
+            for first, end in runs_of(self.owners):
+                while self.edges[end] - self.edges[first] > n_ctx and end - first > 1:
+                    fits = int(np.searchsorted(self.edges, self.edges[first] + n_ctx, side="right")) - 1
+                    found.append((first, max(fits, first + 1)))
+                    first = found[-1][1]
+                found.append((first, end))
+            self._pieces[n_ctx] = np.array(found, dtype=np.int64).reshape(-1, 2)
+        return self._pieces[n_ctx]
+
+    _pieces: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,14 +172,15 @@ class Examples(DataSet):
     groups: np.ndarray
     """int64 [n_train]: equal for training texts that stay on one side of a split."""
     shape: str = "class"
-    """What a text has (`labelled.SHAPES`): one of the classes, a set of them, or a value, whose points they are."""
+    """What a text has (`labelled.SHAPES`): one of the classes, a set of them, a value, whose points they are, or a
+    class for each word. Of words, `held` and `groups` are of words too."""
     weights: np.ndarray | None = None
     """float64 [n_classes]: what a text of each class counts in training; None: all count alike."""
 
     @property
     def n_train(self) -> int:
         """Training texts: what the size law of labelled texts counts."""
-        return len(self.train)
+        return len(self.train.texts)
 
     @cached_property
     def unit(self) -> tuple[float, float] | None:
@@ -168,9 +232,11 @@ class Examples(DataSet):
         """
         inside = self.counted
         held, n_classes = self.held[inside], len(self.classes)
-        texts = [self.train.texts[i] for i in inside.tolist()]
-        if self.shape == "class":
-            return fit_linear(texts, self.train.classes[inside], n_classes, held=held, class_weights=self.weights)
+        texts = [self.train.read[i] for i in inside.tolist()]
+        if self.shape in ("class", "words"):
+            kind = OfWords if self.shape == "words" else Linear
+            classes, weights = self.train.classes[inside], self.weights
+            return fit_linear(texts, classes, n_classes, held=held, class_weights=weights, kind=kind)
         n_out, strength = (1, RIDGE) if self.shape == "value" else (n_classes, STRENGTH)
         return fit_scores(texts, self.loss(inside), n_out, held=held, strength=strength)
 
@@ -181,8 +247,10 @@ class Examples(DataSet):
             what = f"with some of {len(self.classes)} labels ({some(self.classes, 6)})"
         elif self.shape == "value":
             what = f"with values from {self.classes[0]} to {self.classes[-1]}"
+        elif self.shape == "words":
+            what = f"with one of {len(self.classes)} labels ({some(self.classes, 6)}) for each of their words"
         return (
-            f"{self.name}: {len(self.train):,} training and {len(self.val):,} validation texts {what};"
+            f"{self.name}: {self.n_train:,} training and {len(self.val.texts):,} validation texts {what};"
             f" {self.rule}; {self.note} ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,})."
         )
 
@@ -218,7 +286,7 @@ def load_examples(
         sides = [_chosen(source, ~held_out), _chosen(source, held_out)]
     else:
         assert val is not None
-        sides = [(source.texts, source.labels), (val.texts, val.labels)]
+        sides = [(one.texts, one.labels, one.spans) for one in (source, val)]
         _strata(val, classes, shape, source.path)
         rule = _given(config, source, val, sketches)
     mine = np.ones(len(numbers), dtype=bool) if held_out is None else ~held_out
@@ -238,8 +306,8 @@ def load_examples(
         train=train,
         val=measured,
         classes=classes,
-        held=_held(numbers[mine], together, sketches.keys[mine]) & holds,
-        groups=together,
+        held=train.each(_held(numbers[mine], together, sketches.keys[mine]) & holds),
+        groups=train.each(together),
         shape=shape,
         weights=balanced(train.classes, len(classes)) if options.class_weights == "balanced" else None,
         rule=rule,
@@ -252,9 +320,12 @@ def _classes(source: LabelledTexts, shape: str) -> tuple[str, ...]:
     """The classes or labels of the texts, in order; none of values."""
     if shape == "value":
         return ()
-    return class_order(
-        [name for label in source.labels for name in labels_of(label)] if shape == "set" else source.labels
-    )
+    return class_order([name for names in _names(source, shape) for name in names])
+
+
+def _names(source: LabelledTexts, shape: str) -> list[list[str]]:
+    """The labels of each row."""
+    return [labels_of(label) if shape in ("set", "words") else [label] for label in source.labels]
 
 
 def _points(values: np.ndarray) -> tuple[str, ...]:
@@ -342,7 +413,7 @@ def _receipt(
             losses = {"byte order mark": facts.n_raw - facts.n_bytes, what: rest}
             read.append((ReadFile(Path(name), losses), int(mine[~held].sum()), int(mine[held].sum())))
         roles, n_blank = roles | dict(side.columns), n_blank + side.n_blank
-        labels += [name for label in side.labels for name in (labels_of(label) if shape == "set" else [label])]
+        labels += [name for names in _names(side, shape) for name in names]
         n_rows += len(side.labels)
     rows = Rows(
         read=n_rows,
@@ -436,10 +507,14 @@ def hold_out(
     return chosen
 
 
-def _chosen(source: LabelledTexts, wanted: np.ndarray) -> tuple[list[str], list[str]]:
-    """Texts and labels of some rows."""
+_Side = tuple[list[str], list[str], list[Sequence[tuple[int, int]]]]
+"""Texts, labels and spans of words."""
+
+
+def _chosen(source: LabelledTexts, wanted: np.ndarray) -> _Side:
+    """Of some rows."""
     rows = np.flatnonzero(wanted).tolist()
-    return [source.texts[i] for i in rows], [source.labels[i] for i in rows]
+    return [source.texts[i] for i in rows], [source.labels[i] for i in rows], [source.spans[i] for i in rows]
 
 
 def _checked_rule(
@@ -462,12 +537,12 @@ def _checked_rule(
 
 
 def _numbers(source: LabelledTexts, classes: tuple[str, ...], shape: str, trained_on: str = "") -> np.ndarray:
-    """The class of each text, or the rarest label of its set (n_classes where it has none), int64 [n].
+    """The class of each text, or the rarest label of its set or words (n_classes where it has none), int64 [n].
 
     Raises SourceError for a label that is none of them, with its line.
     """
     known = {name: i for i, name in enumerate(classes)}
-    sets = [labels_of(label) if shape == "set" else [label] for label in source.labels]
+    sets = _names(source, shape)
     for i, label in ((i, label) for i, labels in enumerate(sets) for label in labels):
         if label not in known:
             shown = some(classes)
@@ -494,19 +569,61 @@ def _tokenizer(
     return fitted_tokenizer(config, split, digest, False, specials, cache, told)
 
 
-def _labelled(
-    texts: list[str], labels: list[str], tokenizer: Tokenizer, columns: int, names: tuple[str, ...], shape: str
-) -> Labelled:
-    """Texts as tokens, and what they have; a text without tokens is a single unknown one (or token 0, where nothing is
-    unknown).
+def encoded(
+    tokenizer: Tokenizer, texts: list[str], columns: int = 1, special: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and lengths as of `encode_texts`, or with special tokens that are spelled out; a text without tokens is a
+    single unknown one (or token 0, where nothing is unknown).
     """
     ids, lengths = encode_texts(tokenizer, texts, columns)
+    if special:
+        each = [tokenizer.encode(text, special=True) for text in texts]
+        lengths = np.array([len(one) for one in each], dtype=np.int64)
+        ids = np.concatenate([np.zeros(0, dtype=np.int64), *each])
     empty = lengths == 0
-    if empty.any():
-        places = np.cumsum(lengths)[empty]
-        ids, lengths = np.insert(ids, places, tokenizer.unknown_id or 0), np.maximum(lengths, 1)
-    tokens = Tokens.of(ids, lengths, texts, tokenizer.d_vocab, tokenizer.unknown_id)
+    return np.insert(ids, np.cumsum(lengths)[empty], tokenizer.unknown_id or 0), np.maximum(lengths, 1)
+
+
+def labelled_words(
+    texts: list[str], spans: Sequence[Sequence[tuple[int, int]]], classes: np.ndarray | None, tokenizer: Tokenizer
+) -> LabelledWords:
+    """Texts as the tokens of their words, each cut by itself with what is before it; classes int64 [n_words]; None: all
+    are 0.
+    """
+    pieces = [
+        text[before:end]
+        for text, words in zip(texts, spans, strict=True)
+        for before, (_, end) in zip([0, *(end for _, end in words)], words, strict=False)
+    ]
+    ids, lengths = encoded(tokenizer, pieces)
+    owners = np.repeat(np.arange(len(texts)), [len(words) for words in spans])
+    by_text = np.bincount(owners, lengths, minlength=len(texts)).astype(np.int64)
+    return LabelledWords(
+        tokens=Tokens.of(ids, by_text, texts, tokenizer.d_vocab, tokenizer.unknown_id),
+        classes=np.zeros(len(owners), dtype=np.int64) if classes is None else classes,
+        texts=texts,
+        owners=owners,
+        spans=np.array([span for words in spans for span in words], dtype=np.int64).reshape(-1, 2),
+        edges=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+    )
+
+
+def _labelled(
+    texts: list[str],
+    labels: list[str],
+    spans: list[Sequence[tuple[int, int]]],
+    tokenizer: Tokenizer,
+    columns: int,
+    names: tuple[str, ...],
+    shape: str,
+) -> Labelled:
+    """Texts as tokens, and what they have."""
     known = {name: i for i, name in enumerate(names)}
+    if shape == "words":
+        classes = np.array([known[name] for label in labels for name in labels_of(label)], dtype=np.int64)
+        return labelled_words(texts, spans, classes, tokenizer)
+    ids, lengths = encoded(tokenizer, texts, columns)
+    tokens = Tokens.of(ids, lengths, texts, tokenizer.d_vocab, tokenizer.unknown_id)
     if shape == "class":
         return Labelled(
             tokens=tokens, classes=np.array([known[label] for label in labels], dtype=np.int64), texts=texts

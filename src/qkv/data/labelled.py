@@ -3,9 +3,10 @@
 A folder is read where its files make a published split (`train.tsv` beside `dev.tsv`): one part at a time.
 A row may hold several texts in columns of their own, which are read as one with [SEP] between them.
 Labels are words; numbers are read as words too ("0", "1"). Instead of one label (the shape `class`) a row may have a
-set of labels (`set`) or a number (`value`). What is wrong with a file is said when it is opened, in one sentence with
-the line: a label that is missing, an empty line in the middle, a column that is not there, a label that hardly any two
-rows share. Nothing here knows about tokens, splits or models. A labelled set is held in memory.
+set of labels (`set`), a number (`value`), or a label for each word (`words`; see `sources.tagged`). What is wrong with
+a file is said when it is opened, in one sentence with the line: a label that is missing, an empty line in the middle, a
+column that is not there, a label that hardly any two rows share. Nothing here knows about tokens, splits or models. A
+labelled set is held in memory.
 """
 
 import ast
@@ -18,11 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from qkv.data.baseline.linear import BETWEEN
 from qkv.data.config import DataConfig
 from qkv.data.sources.published import Published, given_inside, published
-from qkv.data.sources.reading import FileFacts, examine, read_lines, sniff
+from qkv.data.sources.reading import FileFacts, examine, plain_name, read_lines, sniff
 from qkv.data.sources.receipt import Passed
 from qkv.data.sources.source import files_below, source_name
 from qkv.data.sources.tables import (
@@ -34,6 +36,7 @@ from qkv.data.sources.tables import (
     other_texts,
     table_format,
 )
+from qkv.data.sources.tagged import from_spans, is_conllu, is_tagged, read_tagged
 from qkv.errors import SourceError, missing_file, nearest
 from qkv.tokenizers.encoding import whole_characters
 from qkv.words import listed, many
@@ -41,16 +44,20 @@ from qkv.words import listed, many
 LABEL_NAMES = "label labels class category target sentiment gold intent topic tag y".split()
 """Column names that mean a label, likeliest first."""
 
-_OTHER_NAMES = {"set": "labels tags genres topics categories".split(), "value": "score rating value stars".split()}
+_OTHER_NAMES = {
+    "set": "labels tags genres topics categories".split(),
+    "value": "score rating value stars".split(),
+    "words": "entities spans labels ents".split(),
+}
 """Of other shapes, before these."""
 
-SHAPES = ("class", "set", "value")
+SHAPES = ("class", "set", "value", "words")
 """What a row may have."""
 _LABEL_IN_LIST = r"""(?:"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+'|-?\d{1,300}(?:\.\d{1,300})?)"""
 _LIST = re.compile(rf"\[\s*+(?:{_LABEL_IN_LIST}\s*+(?:,\s*+{_LABEL_IN_LIST}\s*+)*+,?\s*+)?\]", re.DOTALL)
 """A flat list of words and numbers, as JSON or Python writes it; one inside another is left as it is."""
 _APART = "\x1f"
-"""Between the labels of a set."""
+"""Between the labels of a set, or of words."""
 _SEPARATORS = "|;,"
 """What may be between labels in a cell, whichever occurs first in this order."""
 
@@ -76,7 +83,7 @@ class LabelledTexts:
     texts: list[str]
     """In the order of the file."""
     labels: list[str]
-    """Of each text, as written, without surrounding space; of a set see `labels_of`."""
+    """Of each text, as written, without surrounding space; of a set and of words see `labels_of`."""
     groups: list[str]
     """Of each text what stands in its group column; empty without such a column."""
     lines: list[int]
@@ -95,6 +102,8 @@ class LabelledTexts:
     """The file, or the folder of several, for messages."""
     note: str
     """Which columns were read and what was left out, or empty."""
+    spans: list[Sequence[tuple[int, int]]]
+    """First character and end of each word that has a label, text by text; empty ones for other shapes."""
     published: Published | None = None
     """The parts of its folder by their names, of which this is one."""
 
@@ -105,7 +114,7 @@ class LabelledTexts:
 
 
 def labels_of(label: str) -> list[str]:
-    """The labels of a set."""
+    """The labels of a set, or of each word."""
     return label.split(_APART) if label else []
 
 
@@ -117,29 +126,28 @@ def read_labelled(config: DataConfig, *, measured: bool = False, shape: str = "c
     """
     path = _path(config)
     passed: list[Passed] = []
-    parts = _parts(path, config, passed) if path.is_dir() else None
+    parts = _parts(path, config, passed, shape) if path.is_dir() else None
     paths = [path] if parts is None else list(parts.measured if measured else parts.train)
-    facts = [examine(file) for file in paths]
+    facts = [examine(file, annotated=shape == "words") for file in paths]
     if (n_bytes := sum(each.n_bytes for each in facts)) > MOST_BYTES:
         raise SourceError(f"{str(path)!r} has {n_bytes:,} bytes; labelled texts may have {MOST_BYTES:,} at most")
-    texts, labels, groups, numbers, files, found, columns, n_empty = [], [], [], [], [], [], {}, 0
+    files, found, columns, n_empty = [], [], {}, 0
+    kept: list[Row] = []
     for file in paths:
         rows, kind, note, roles = _rows_of(file, config, shape)
         found.append((kind, note))
         columns |= roles
-        files.append((str(file), len(texts)))
-        for number, text, label, group in rows:
-            if not text.replace(BETWEEN, "").strip():
+        files.append((str(file), len(kept)))
+        for row in rows:
+            if row.text.replace(BETWEEN, "").strip():
+                kept.append(row)
+            else:
                 n_empty += 1
-                continue
-            numbers.append(number)
-            texts.append(text)
-            labels.append(label)
-            groups += [group] * bool(config.group_column)
-    if not texts:
+    if not kept:
         raise SourceError(f"{str(path)!r} holds no labelled text")
     _check_alike(paths, found)
     kind, note = found[0]
+    labels = [row.label for row in kept]
     if shape == "set":
         labels, how = _sets(labels)
         note += how
@@ -153,10 +161,11 @@ def read_labelled(config: DataConfig, *, measured: bool = False, shape: str = "c
         sha256=facts[0].sha256
         if parts is None
         else hashlib.sha256(together.encode("utf-8", "surrogateescape")).hexdigest(),
-        texts=texts,
+        texts=[row.text for row in kept],
         labels=labels,
-        groups=groups,
-        lines=numbers,
+        groups=[row.group for row in kept if config.group_column],
+        lines=[row.line for row in kept],
+        spans=[row.spans for row in kept],
         files=files,
         facts=facts,
         columns=columns,
@@ -170,8 +179,16 @@ def read_labelled(config: DataConfig, *, measured: bool = False, shape: str = "c
     )
 
 
-Row = tuple[int, str, str, str]
-"""Line, text, label and group, the last empty where no column is named."""
+class Row(NamedTuple):
+    """What a row holds."""
+
+    line: int
+    text: str
+    label: str
+    group: str = ""
+    """Empty where no column is named."""
+    spans: Sequence[tuple[int, int]] = ()
+    """Of each word that has a label."""
 
 
 def _sets(labels: Sequence[str]) -> tuple[list[str], str]:
@@ -190,8 +207,25 @@ def _rows_of(path: Path, config: DataConfig, shape: str) -> tuple[Iterator[Row],
 
     Raises SourceError where a column of texts would not be read that nobody chose between.
     """
+    if shape == "words" and not is_table(path):
+        _no_columns(path, config, "text", "group")
+        column = config.label_column or "upos"
+        note = f"labels from column {column!r}" if is_conllu(path) else "a word and its label on each line"
+        return (
+            Row(one.line, one.text, _together(one.labels), spans=one.spans)
+            for one in read_tagged(path, config.label_column)
+        ), "words", note, {}  # fmt: skip
     if is_table(path):
+        if shape == "words" and plain_name(path).endswith((".csv", ".tsv", ".tab")):
+            raise SourceError(
+                f"{str(path)!r} is a table of cells; labels of words are read from .jsonl with spans, from .conllu, or"
+                " from lines of a word and its label (.conll)"
+            )
         layout, label = _columns(path, config, shape)
+        if shape == "words" and layout.others:
+            raise SourceError(
+                f"{listed([repr(name) for name in layout.texts])}: spans are of one text; name one column"
+            )
         others = [] if config.text_column else other_texts(path, layout, label)
         others = [name for name in others if name != config.group_column]
         if others:
@@ -210,8 +244,13 @@ def _rows_of(path: Path, config: DataConfig, shape: str) -> tuple[Iterator[Row],
             roles |= {config.group_column: "group"}
             note += f", groups from column {config.group_column!r}"
         return _table_rows(path, layout, label, config.group_column, shape), layout.kind, note, roles
-    _no_columns(path, config)
+    _no_columns(path, config, "label", "text", "group")
     return _line_rows(path, shape), "lines", "a label, a space and a text on each line", {}
+
+
+def _together(labels: Iterable[str]) -> str:
+    """Labels of words as one."""
+    return _APART.join(label.replace(_APART, " ") for label in labels)
 
 
 def alike(labels: Iterable[str]) -> str:
@@ -237,8 +276,9 @@ def _check_alike(paths: Sequence[Path], found: Sequence[tuple[str, str]]) -> Non
             raise SourceError(f"{ways} are named for the same part and are read in different ways; name one of them")
 
 
-def _parts(folder: Path, config: DataConfig, passed: list[Passed]) -> Published:
-    """The parts of a folder of labelled texts: of its tables where these make a split, else of its lines.
+def _parts(folder: Path, config: DataConfig, passed: list[Passed], shape: str) -> Published:
+    """The parts of a folder of labelled texts: of its tables (of words: files named so) where these make a split, else
+    of its lines.
 
     What is not read is put into `passed`.
     Raises SourceError for a folder without a published split.
@@ -250,7 +290,7 @@ def _parts(folder: Path, config: DataConfig, passed: list[Passed]) -> Published:
         for path, kind in found.items()
         if path not in set(texts)
     ]
-    tables = [path for path in texts if is_table(path)]
+    tables = [path for path in texts if (is_tagged(path) if shape == "words" else is_table(path))]
     parts = published(folder, tables)
     if parts is not None:
         parts = replace(parts, others=(*parts.others, *(path for path in texts if path not in set(tables))))
@@ -326,12 +366,13 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _no_columns(path: Path, config: DataConfig) -> None:
-    for name in ("label", "text", "group"):
+def _no_columns(path: Path, config: DataConfig, *names: str) -> None:
+    for name in names:
         option = f"--{name}-column"
         if getattr(config, f"{name}_column"):
+            what = "a label, a space and a text are expected on each line" if "label" in names else "words have labels"
             raise SourceError(
-                f"{str(path)!r} is no table and has no columns: a label, a space and a text are expected on each line;"
+                f"{str(path)!r} is no table and has no columns: {what};"
                 f" leave {option} out, or give a .csv, .tsv or .jsonl table"
             )
 
@@ -381,14 +422,20 @@ def _table_rows(path: Path, layout: TableFormat, label: str, group: str, shape: 
             blank = blank or number
             continue
         _no_blank(path, blank)
-        written = _label(row.get(label), label, f"{str(path)!r} line {number}", shape)
+        place = f"{str(path)!r} line {number}"
         texts = [row.get(name) for name in layout.texts if name]
         texts = ["" if text is None or text != text else text for text in texts]
         for text, name in zip(texts, layout.texts, strict=False):
             if not isinstance(text, str):
-                raise SourceError(f"{str(path)!r} line {number}: {name!r} is {type(text).__name__}; expected text")
+                raise SourceError(f"{place}: {name!r} is {type(text).__name__}; expected text")
         together = "" if not group or (given := row.get(group)) is None else whole_characters(str(given).strip())
-        yield number, whole_characters(BETWEEN.join(map(str, texts))), written, together or f"\0{number}"
+        text, spans = whole_characters(BETWEEN.join(map(str, texts))), []
+        if shape == "words":
+            spans, labels = from_spans(text, row.get(label), place)
+            written = _together(map(whole_characters, labels))
+        else:
+            written = _label(row.get(label), label, place, shape)
+        yield Row(number, text, written, together or f"\0{number}", spans)
 
 
 def _line_rows(path: Path, shape: str) -> Iterator[Row]:
@@ -407,7 +454,7 @@ def _line_rows(path: Path, shape: str) -> Iterator[Row]:
             )
         if shape == "value":
             _check_number(words[0], f"{str(path)!r} line {number}")
-        yield number, words[1].rstrip(), words[0], ""
+        yield Row(number, words[1].rstrip(), words[0])
 
 
 def _no_blank(path: Path, line: int) -> None:
@@ -424,22 +471,24 @@ def check_classes(found: LabelledTexts, shape: str = "class") -> None:
     if shape == "set":
         _check_sets(found)
         return
-    counts = Counter(map(float, found.labels)) if shape == "value" else Counter(found.labels)
+    labels = [name for label in found.labels for name in labels_of(label)] if shape == "words" else found.labels
+    what = "words" if shape == "words" else "rows"
+    counts = Counter(map(float, labels)) if shape == "value" else Counter(labels)
     lonely = [str(label) for label, count in counts.items() if count == 1]
-    if shape == "class" and len(lonely) > max(1, _LONELY * len(found.labels)):
-        numbers = all(_is_number(label) for label in found.labels)
+    if shape != "value" and len(lonely) > max(1, _LONELY * len(labels)):
+        numbers = all(_is_number(label) for label in labels)
         raise SourceError(
-            f"{len(lonely):,} of {len(found.labels):,} rows of {found.path!r} have a label that no other row has, such"
-            f" as {lonely[0][:40]!r}; expected a few classes: in a table name their column with --label-column,"
+            f"{len(lonely):,} of {len(labels):,} {what} of {found.path!r} have a label that no other {what[:-1]} has,"
+            f" such as {lonely[0][:40]!r}; expected a few classes: in a table name their column with --label-column,"
             f" on lines begin each with its label and a space{'; for numbers give --task regress' * numbers}"
         )
     if len(counts) < 2:
         raise SourceError(
-            f"all {len(found.labels):,} rows of {found.path!r} have the label {found.labels[0]!r}; "
+            f"all {len(labels):,} {what} of {found.path!r} have the label {labels[0]!r}; "
             + (
                 "expected numbers that differ"
                 if shape == "value"
-                else "a classifier needs texts of at least two classes"
+                else f"a classifier needs {'words' if shape == 'words' else 'texts'} of at least two classes"
             )
         )
 

@@ -76,7 +76,8 @@ class StoredRun:
     @property
     def task(self) -> Task:
         """What it was trained to do."""
-        return find_task(self.settings.get("task", "causal"))
+        classes = self.settings.get("model", {}).get("classes", ())
+        return find_task(self.settings.get("task", "causal")).of_classes(classes)
 
 
 def stored(folder: str | Path, address: str, step: int | None = None) -> np.ndarray:

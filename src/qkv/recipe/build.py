@@ -97,7 +97,7 @@ def assemble(
     return Parts(
         config=config,
         corpus=corpus,
-        task=find_task(config.task).with_settings(config.data),
+        task=find_task(config.task).with_settings(config.data).of_classes(config.model.classes),
         model=model,
         catalogue=catalogue,
         plan=plan,

@@ -98,7 +98,7 @@ UNUSED = (
     ),
     Unused(
         settings=_table("data.labels", "disturbed class_weights"),
-        when=lambda c: c.task in ("multilabel", "regress"),
+        when=lambda c: c.task in ("multilabel", "regress", "tag"),
         why="--task {task}, whose texts have no single class",
     ),
     Unused(

@@ -16,6 +16,7 @@ from qkv.tasks.figures import Evaluation, Figure, Scores
 from qkv.tasks.image import Image
 from qkv.tasks.labels.multilabel import MultiLabel
 from qkv.tasks.labels.regress import Regress
+from qkv.tasks.labels.tag import Tag
 from qkv.tasks.masked import Masked
 from qkv.tasks.task import (
     Data,
@@ -50,6 +51,7 @@ __all__ = [
     "Regress",
     "Scores",
     "Standing",
+    "Tag",
     "Task",
     "TaskData",
     "Translate",
@@ -70,7 +72,7 @@ def _task(name: str, thing: object) -> Task:
     return cast(Task, made)
 
 
-_OWN = (Causal(), Masked(), Classify(), MultiLabel(), Regress(), Image(), Translate())
+_OWN = (Causal(), Masked(), Classify(), MultiLabel(), Regress(), Tag(), Image(), Translate())
 
 TASKS = Registry("tasks", {task.name: task for task in _OWN}, _task)
 """By name: those of qkv, and those that other packages add."""

@@ -44,6 +44,9 @@ class Batch(NamedTuple):
     """int64 [batch, pos]; positions attend only within equal numbers; None means that the whole row is one context."""
     places: Tensor | None = None
     """int64 [batch, pos]; where a row holds several examples: which position of its own example each one is."""
+    words: Tensor | None = None
+    """int64 [batch, pos]; where words are asked for: which word of its row a position belongs to, from 0; -1: none. The
+    mean of a word's positions answers, and `positions` are their last ones."""
     smoothing: float = 0.0
     """Share of each target that is spread over all answers while training (Szegedy et al. 2015, arXiv 1512.00567)."""
     examples: Tensor | None = None
@@ -71,7 +74,9 @@ def n_positions(batch: Batch, each: int) -> int:
 
 
 def rows_of(batch: Batch) -> Tensor:
-    """The row (window) that each target of a batch belongs to: int64 [n_targets]."""
+    """The row (window; of words the text) that each target of a batch belongs to: int64 [n_targets]."""
+    if batch.words is not None and batch.documents is not None and batch.positions is not None:
+        return batch.documents.flatten()[batch.positions]
     width = batch.inputs.shape[1]
     if batch.positions is None:
         return torch.arange(batch.n_targets, device=batch.targets.device) // width

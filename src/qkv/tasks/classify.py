@@ -28,27 +28,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.data.baseline.linear import log_softmax, of_classes
+from qkv.data.baseline.linear import Linear, log_softmax, of_classes
 from qkv.data.config import DataConfig, LabelledOptions
-from qkv.data.examples import Examples, Labelled, encode_texts, load_examples, n_columns
+from qkv.data.examples import Examples, Labelled, encoded, load_examples, n_columns
 from qkv.data.packing import pack_rows
 from qkv.errors import ConfigError
 from qkv.jsontypes import JsonObject
+from qkv.models.embedding import word_means
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.randomness import Permutation, uniforms
-from qkv.tasks.batch import Batch
+from qkv.tasks.batch import Batch, rows_of
 from qkv.tasks.combined import Combined, calibration, combine
 from qkv.tasks.evaluation import loss_interval, wilson
 from qkv.tasks.figures import Evaluation, Figure, Scores
 from qkv.tasks.task import Drop, PredictOptions, Progress, Ranked, Task, Yardsticks, ranked
 from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.tokenizers.tokens import Tokens
 
 LONGEST = 256
 """Most positions that n_ctx is chosen to hold; more can be set."""
 _WIDTH = 64
 """Rows are at least so wide where a batch fills them: wider ones waste attention, narrower ones leave gaps."""
-_PREDICTED = 128
+PREDICTED = 128
 """Texts answered at a time."""
 
 
@@ -95,6 +97,8 @@ class Classify(Task[Examples, TextClassifier]):
         "tfidf": "TF-IDF + logistic regression",
     }
     companion: ClassVar[str] = "linear.safetensors"
+    counts: ClassVar[type[Linear]] = Linear
+    """What the linear model counts."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.joined <= 1:
@@ -163,12 +167,9 @@ class Classify(Task[Examples, TextClassifier]):
         examples: np.ndarray,
     ) -> Batch:
         """Every text once an epoch, in an order of its own; see `Task.train_batch`."""
-        part, rows, n = corpus.train, corpus.trained, len(corpus.trained)
+        part, rows = corpus.train, corpus.trained
         index = np.asarray(examples, dtype=np.int64)
-        texts = np.empty_like(index)
-        for epoch in np.unique(index // n):
-            inside = index // n == epoch
-            texts[inside] = rows[Permutation(n, seed, "texts", int(epoch))(index[inside] % n)]
+        texts = once_an_epoch(rows, seed, index)
         ids, lengths = _cut(part, texts, sizes.n_ctx)
         if self.joined and self.teachers is not None:
             ids, lengths = self._behind(part, rows, texts, lengths, sizes.n_ctx, seed, step, index)
@@ -243,19 +244,20 @@ class Classify(Task[Examples, TextClassifier]):
         with torch.no_grad():
             logits = text_logits(model, batch, None).float()
             nats = F.cross_entropy(logits, batch.targets, reduction="none")
-            rows = torch.arange(batch.n_targets, device=batch.targets.device)
+            rows = rows_of(batch) if batch.words is not None else torch.arange(batch.n_targets, device=logits.device)
             return Scores(nats, logits.argmax(-1) == batch.targets, rows)
 
     def evaluate(self, model: TextClassifier, data: Examples) -> Evaluation:
         """Loss, and accuracy with Wilson's interval over the validation texts."""
         attention, n = self._logits_of(model, data.val, np.arange(len(data.val))), len(data.val)
-        said = self._together(data.val.texts, attention)
-        loss, interval = loss_interval(self._nats_of(said, data.val), np.ones(n))
+        said = self._together(data.val.read, attention)
+        nats, sizes = data.val.by_text(self._nats_of(said, data.val))
+        loss, interval = loss_interval(nats, sizes)
         figures = self._judged(said, data.val)
         if self.combined is not None:
             figures["stored_loss"] = Figure(loss, interval, f"nats per {self.target} of the stored model")
         figures |= self._parts(attention, data.val)
-        return Evaluation(loss=loss, loss_interval=interval, figures=figures, n_targets=n, n_windows=n)
+        return Evaluation(loss=loss, loss_interval=interval, figures=figures, n_targets=n, n_windows=len(sizes))
 
     def _together(self, texts: list[str], attention: np.ndarray) -> np.ndarray:
         """What attention says of texts, with the linear model where there is one; shape and unit stay."""
@@ -265,7 +267,7 @@ class Classify(Task[Examples, TextClassifier]):
         """The metric of the linear model and of attention alone; none without a linear model."""
         if self.combined is None:
             return {}
-        counted = self.combined.counted(part.texts)
+        counted = self.combined.counted(part.read)
         figures = {
             f"linear_{self.metric}": self._metric(counted, part, " of the linear model alone", 1),
             f"attention_{self.metric}": self._metric(attention, part, " of attention alone", 2),
@@ -289,7 +291,7 @@ class Classify(Task[Examples, TextClassifier]):
         """The figures of what the model says, the metric first."""
         error, chance = calibration(np.exp(log_softmax(said)), part.classes)
         return {
-            "accuracy": self._metric(said, part),
+            self.metric: self._metric(said, part),
             "calibration_error": Figure(error, None, "calibration error (15 bins of equally many)"),
             "calibration_by_chance": Figure(chance, None, "expected of exact probabilities"),
         }
@@ -312,13 +314,13 @@ class Classify(Task[Examples, TextClassifier]):
 
     def with_companion(self, content: bytes) -> Self:
         """With a linear model that was stored."""
-        return dataclasses.replace(self, combined=Combined.read(content))
+        return dataclasses.replace(self, combined=Combined.read(content, self.counts))
 
     def _logits_of(self, model: TextClassifier, part: Labelled, texts: np.ndarray) -> np.ndarray:
         """What attention says of some texts of a part: float64 [n, n_classes]."""
         device, found = next(model.parameters()).device, [np.zeros((0, len(model.config.classes)))]
-        for first in range(0, len(texts), _PREDICTED):
-            chunk = texts[first : first + _PREDICTED]
+        for first in range(0, len(texts), PREDICTED):
+            chunk = texts[first : first + PREDICTED]
             batch = _batch(*_cut(part, chunk, model.sizes.n_ctx), part.classes[chunk], model.sizes.n_ctx)
             with torch.no_grad():
                 found.append(text_logits(model, batch.to(device), None).double().cpu().numpy())
@@ -356,19 +358,10 @@ class Classify(Task[Examples, TextClassifier]):
         self, model: TextClassifier, tokenizer: Tokenizer, texts: Sequence[str], special: bool = False
     ) -> np.ndarray:
         """The probability of each class for each text: float64 [n_texts, n_classes]."""
-        device, found = next(model.parameters()).device, [np.zeros((0, len(model.config.classes)))]
-        for first in range(0, len(texts), _PREDICTED):
-            chunk = texts[first : first + _PREDICTED]
-            if special:
-                part = [tokenizer.encode(text, special=True) for text in chunk]
-            else:
-                part = [encode_texts(tokenizer, [text], self.columns)[0] for text in chunk]
-            part = [np.asarray(ids if len(ids) else [tokenizer.unknown_id or 0])[: model.sizes.n_ctx] for ids in part]
-            lengths = np.array([len(ids) for ids in part])
-            batch = _batch(np.concatenate(part), lengths, np.zeros(len(part), dtype=np.int64), model.sizes.n_ctx)
-            with torch.no_grad():
-                found.append(text_logits(model, batch.to(device), None).double().cpu().numpy())
-        return self._together(list(texts), self._said(model, np.concatenate(found)))
+        ids, lengths = encoded(tokenizer, list(texts), self.columns, special)
+        tokens = Tokens.of(ids, lengths, texts, tokenizer.d_vocab, None)
+        part = Labelled(tokens=tokens, classes=np.zeros(len(texts), dtype=np.int64), texts=list(texts))
+        return self._together(part.texts, self._logits_of(model, part, np.arange(len(part))))
 
     def sample_inputs(self, data: Examples) -> list[str]:
         """The first validation text of each class, three at most."""
@@ -378,6 +371,15 @@ class Classify(Task[Examples, TextClassifier]):
     def shown(self, text: str, output: str) -> str:
         """The label, then the text."""
         return f"{output}\t{text}"
+
+
+def once_an_epoch(rows: np.ndarray, seed: int, examples: np.ndarray) -> np.ndarray:
+    """Which of some rows each global example is, all int64: each once an epoch, in an order of its own."""
+    n, found = len(rows), np.empty_like(examples)
+    for epoch in np.unique(examples // n):
+        inside = examples // n == epoch
+        found[inside] = rows[Permutation(n, seed, "texts", int(epoch))(examples[inside] % n)]
+    return found
 
 
 def _wanted(part: Labelled, texts: np.ndarray) -> Tensor | None:
@@ -393,10 +395,14 @@ def _cut(part: Labelled, texts: np.ndarray, n_ctx: int) -> tuple[np.ndarray, np.
     return part.ids.take(np.repeat(starts, lengths) + places).astype(np.int64), lengths
 
 
+def row_width(lengths: np.ndarray, n_ctx: int) -> int:
+    """How wide rows of texts of these lengths are."""
+    return max(int(lengths.max()), min(_WIDTH, n_ctx, int(lengths.sum())))
+
+
 def _batch(ids: np.ndarray, lengths: np.ndarray, classes: np.ndarray, n_ctx: int) -> Batch:
     """Texts in rows; `documents` holds each position's text, the number of texts where nothing lies."""
-    width = max(int(lengths.max()), min(_WIDTH, n_ctx, int(lengths.sum())))
-    rows = pack_rows(ids, lengths, width)
+    rows = pack_rows(ids, lengths, row_width(lengths, n_ctx))
     owners = torch.from_numpy(rows.owners)
     return Batch(
         inputs=torch.from_numpy(rows.ids),
@@ -408,11 +414,13 @@ def _batch(ids: np.ndarray, lengths: np.ndarray, classes: np.ndarray, n_ctx: int
 
 
 def text_logits(model: TextClassifier, batch: Batch, drop: Drop | None) -> Tensor:
-    """Logits [n_texts, n_classes] of the texts of a batch."""
-    assert batch.documents is not None and batch.places is not None
+    """Logits [n_texts, n_classes] of the texts of a batch, or [n_words, n_classes] of its words."""
+    assert batch.documents is not None and batch.places is not None and batch.mask is not None
     inside = None
     if drop is not None:
-        inside = drop.placed(batch.documents.clamp_max(batch.n_targets - 1), batch.places)
+        inside = drop.placed(torch.where(batch.mask, batch.documents, 0), batch.places)
     h = model.hidden(batch.inputs, documents=batch.documents, drop=inside)
+    if batch.words is not None and batch.positions is not None:
+        return model.head(word_means(h, batch.words, batch.positions))
     pooled = model.pooled(h, batch.documents, batch.n_targets)
     return model.head(pooled if drop is None else drop("pooled", pooled))

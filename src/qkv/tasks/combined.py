@@ -63,14 +63,14 @@ class Combined:
         return safetensors.numpy.save(self.linear.tensors() | {"factors": factors} | unit)
 
     @classmethod
-    def read(cls, content: bytes) -> "Combined":
+    def read(cls, content: bytes, kind: type[Linear] = Linear) -> "Combined":
         """What `stored` gave."""
         tensors = safetensors.numpy.load(content)
         scale, share, n_held, gain, error, *folded = tensors["factors"].tolist()
         found = (folded[0], folded[1], folded[2]) if folded else None
         unit = (float(tensors["unit"][0]), float(tensors["unit"][1])) if "unit" in tensors else None
         return cls(
-            linear=read_linear(tensors),
+            linear=read_linear(tensors, kind),
             scale=scale,
             share=share,
             n_held=int(n_held),

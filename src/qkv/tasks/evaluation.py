@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from qkv.jsontypes import JsonObject
+from qkv.randomness import generator
 from qkv.tasks.batch import Batch, Drop, places_of, with_uniform_labels
 from qkv.tasks.data import ModelT, ReadT
 from qkv.tasks.figures import AtPosition, Evaluation, Figure, Scores
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _STRETCHES = 32
 """More than a window of any length has."""
 
+_RESAMPLES = 400
+"""Of a bootstrap (Efron 1979, Annals of Statistics 7)."""
 PAIRED, _TOGETHER = 256, 8
 """A model is compared with a baseline in about so many windows at most, so many of them side by side."""
 
@@ -246,6 +249,22 @@ def ratio_interval(amounts: np.ndarray, sizes: np.ndarray) -> tuple[float, tuple
     error = float(np.sqrt(k / (k - 1) * np.square(amounts - ratio * sizes).sum())) / whole
     reach = student_t(k - 1) * error
     return ratio, (ratio - reach, ratio + reach)
+
+
+def bootstrap(amounts: np.ndarray, sizes: np.ndarray) -> tuple[float, tuple[float, float]]:
+    """(the mean over columns of sum of amounts / sum of sizes, the central 95% of it in 400 resamples of the units).
+
+    amounts, sizes: float [n_units, n_columns], each 0 or more; a column without size counts 0. Where every ratio is 0
+    or 1, units do not differ, which says nothing of others: then Wilson's interval of the first column.
+    """
+    n = len(sizes)
+    draws = generator("bootstrap").multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
+    every = np.concatenate([np.ones((1, n)), draws])
+    means = ((every @ amounts) / np.maximum(every @ sizes, 1e-9)).mean(1)
+    if means[0] in (0.0, 1.0):
+        return float(means[0]), wilson(float(means[0]), int(sizes[:, 0].sum()) or 1)
+    low, high = np.quantile(means[1:], [0.025, 0.975])
+    return float(means[0]), (float(low), float(high))
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:

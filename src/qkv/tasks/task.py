@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 import numpy as np
 
 from qkv.errors import ConfigError
+from qkv.jsontypes import JsonObject
 from qkv.tasks.batch import Drop
 from qkv.tasks.data import Data, DataT, ModelT, Progress, ReadT, TaskData, Yardsticks
 from qkv.tasks.evaluation import Objective
@@ -147,6 +148,10 @@ class Presentation(Protocol[ReadT, ModelT]):
     yardsticks: ClassVar[Mapping[str, str]] = {}
     """Name of a baseline -> what it is called in a table; `{order}` stands for the baselines' `ngram_order`."""
 
+    def of_classes(self, classes: Sequence[str]) -> Self:
+        """The task as it judges and answers where a model has these classes."""
+        return self
+
     def completed(self, model: ModelT, data: ReadT) -> tuple[Self, bytes]:
         """The task as a finished training answers by it, and its `companion` file; of a task that has one."""
         raise TypeError(f"{type(self).__name__} has no companion")
@@ -169,6 +174,14 @@ class Presentation(Protocol[ReadT, ModelT]):
         Raises ConfigError for a task whose outputs are no single choice.
         """
         raise ConfigError(f"--scores has no meaning for the task {self.name}, whose outputs are no single choice")
+
+    def spans(
+        self, model: ModelT, tokenizer: "Tokenizer | None", texts: Sequence[str]
+    ) -> list[list[JsonObject]] | None:
+        """What is labeled in each text, in order: `start` and `end` in characters, `text`, `label` and `probability`;
+        None of a task that labels whole inputs, or nothing.
+        """
+        return None
 
     def sample_inputs(self, data: ReadT) -> list[str]:
         """Inputs from the validation split whose outputs are kept along a training; may be empty."""

@@ -34,6 +34,8 @@ FORMS: Mapping[str, tuple[object, ...]] = {
     "predict": (
         {"run": str, "task": str, "inputs": [str], "outputs": [_TEXT]},
         {"run": str, "task": str, "inputs": [str], "outputs": [_TEXT], "scores": [(_RANKED, [_RANKED])]},
+        {"run": str, "task": str, "inputs": [str], "outputs": [str],
+         "spans": [[{"start": int, "end": int, "text": str, "label": str, "probability": float}]]},
     ),
     "eval": ({"run": str, "task": str, "weights": str, "changes": [str], "loss": float, "n_targets": int},),
     "embed": (

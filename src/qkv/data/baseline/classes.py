@@ -37,7 +37,7 @@ def labelled_baselines(data: Examples) -> ClassBaselines:
     """Of texts; a few seconds for 100,000 short ones. A pure function of the data, fit for a thread."""
     train, val, n_classes = data.train, data.val, len(data.classes)
     majority = _majority(train.classes, val.classes, n_classes)
-    logs = np.maximum(log_softmax(data.linear[0].logits(val.texts)), _LEAST)
+    logs = np.maximum(log_softmax(data.linear[0].logits(val.read)), _LEAST)
     n = len(data.counted)
     sampled = f"TF-IDF counted {n:,} of {len(train):,} texts" if n < len(train) else ""
     return ClassBaselines(*majority, *_scored(logs, val.classes), sampled)

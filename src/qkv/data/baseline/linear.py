@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -78,9 +79,12 @@ class Linear:
     bias: np.ndarray
     """float64 [n_out]."""
 
+    occurrences: "ClassVar[Occurrences]"
+    """What is counted."""
+
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """TF-IDF of each text."""
-        return _weighted(_counted(texts, self.keys), self.keys, self.idf)
+        return _weighted(_counted(texts, self.keys, self.occurrences), self.keys, self.idf)
 
     def scores(self, texts: Sequence[str]) -> np.ndarray:
         """Weights times vectors, plus bias: float64 [n, n_out]."""
@@ -93,16 +97,16 @@ class Linear:
 
     def weight_of(self, word: str, of: int) -> float | None:
         """The weight of one word for a class, of two classes for one against the other; None where it has none."""
-        key = np.uint64(_hash(word.lower()) & ~1)
+        key = np.uint64(hash_of(word.lower()) & ~1)
         at = int(np.searchsorted(self.keys, key))
         if at == len(self.keys) or self.keys[at] != key:
             return None
         row = self.weights[at]
         return float(row[of] if len(row) > 1 else (2 * of - 1) * row[0])
 
-    def tensors(self, prefix: str = "") -> dict[str, np.ndarray]:
+    def tensors(self) -> dict[str, np.ndarray]:
         """What is stored of it, by name."""
-        return {f"{prefix}{name}": np.ascontiguousarray(value) for name, value in vars(self).items()}
+        return {name: np.ascontiguousarray(value) for name, value in vars(self).items()}
 
 
 def fit_linear(
@@ -113,6 +117,7 @@ def fit_linear(
     held: np.ndarray | None = None,
     class_weights: np.ndarray | None = None,
     tolerance: float = TOLERANCE,
+    kind: type[Linear] = Linear,
 ) -> tuple[Linear, np.ndarray]:
     """(the model of all texts, the logits [n_held, n_classes] that one without the held texts gives to these).
 
@@ -121,7 +126,8 @@ def fit_linear(
     """
     each = None if class_weights is None else class_weights[classes]
     n_out = 1 if n_classes == 2 else n_classes
-    linear, scores = fit_scores(texts, of_classes(classes), n_out, held=held, each=each, tolerance=tolerance)
+    loss = of_classes(classes)
+    linear, scores = fit_scores(texts, loss, n_out, held=held, each=each, tolerance=tolerance, kind=kind)
     return linear, classes_of(scores)
 
 
@@ -134,9 +140,10 @@ def fit_scores(
     each: np.ndarray | None = None,
     strength: float = STRENGTH,
     tolerance: float = TOLERANCE,
+    kind: type[Linear] = Linear,
 ) -> tuple[Linear, np.ndarray]:
     """The same for the scores [n_held, n_out] of any loss of all texts, each of which weighs `each` [n]."""
-    keys, idf, counted = _vocabulary(_counted(texts, None))
+    keys, idf, counted = _vocabulary(_counted(texts, None, kind.occurrences))
     x = _weighted(counted, keys, idf)
     each = np.ones(len(texts)) if each is None else each
     held = np.zeros(len(texts), dtype=bool) if held is None else held
@@ -146,7 +153,7 @@ def fit_scores(
         table = _fitted(x, loss, each * ~held, table, tolerance, strength)
         scores = (x.times(table[:-1]) + table[-1])[held]
     table = _fitted(x, loss, each, table, tolerance, strength)
-    return Linear(keys=keys, idf=idf, weights=table[:-1].astype(np.float32), bias=table[-1]), scores
+    return kind(keys=keys, idf=idf, weights=table[:-1].astype(np.float32), bias=table[-1]), scores
 
 
 def cross_validated(texts: Sequence[str], classes: np.ndarray, n_classes: int, folds: np.ndarray) -> np.ndarray:
@@ -154,7 +161,7 @@ def cross_validated(texts: Sequence[str], classes: np.ndarray, n_classes: int, f
 
     N-grams and their idf are those of all texts; only what is learned from classes is apart.
     """
-    keys, idf, counted = _vocabulary(_counted(texts, None))
+    keys, idf, counted = _vocabulary(_counted(texts, None, Linear.occurrences))
     x = _weighted(counted, keys, idf)
     start = np.zeros((len(keys) + 1, 1 if n_classes == 2 else n_classes))
     logits = np.zeros((len(texts), n_classes))
@@ -253,9 +260,9 @@ def _least(
     return minimize(objective, start.ravel(), tolerance).reshape(start.shape)
 
 
-def read_linear(tensors: dict[str, np.ndarray], prefix: str = "") -> Linear:
+def read_linear(tensors: dict[str, np.ndarray], kind: type[Linear] = Linear) -> Linear:
     """What `Linear.tensors` gave."""
-    return Linear(**{name: tensors[f"{prefix}{name}"] for name in ("keys", "idf", "weights", "bias")})
+    return kind(**{name: tensors[name] for name in ("keys", "idf", "weights", "bias")})
 
 
 def balanced(classes: np.ndarray, n_classes: int) -> np.ndarray:
@@ -316,11 +323,11 @@ class _Counts:
     n: int
 
 
-def _counted(texts: Sequence[str], known: np.ndarray | None) -> _Counts:
+def _counted(texts: Sequence[str], known: np.ndarray | None, occurrences: "Occurrences") -> _Counts:
     """The n-grams of texts, of `known` ones alone where it is given: then `keys` are places in it."""
     parts = []
     for first in range(0, len(texts), _CHUNK):
-        rows, keys = _occurrences(texts[first : first + _CHUNK])
+        rows, keys = occurrences(texts[first : first + _CHUNK])
         if known is None:
             distinct, numbers = np.unique(keys, return_inverse=True)
         else:
@@ -359,11 +366,12 @@ def _weighted(counts: _Counts, keys: np.ndarray, idf: np.ndarray) -> Vectors:
 
 
 @lru_cache(1 << 16)
-def _hash(text: str) -> int:
+def hash_of(text: str) -> int:
+    """64 bits of a text."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
-def _pairs_of(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def pairs_of(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The even hash of two words in a row."""
     with np.errstate(over="ignore"):
         mixed = (left ^ (left >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15) + right
@@ -371,7 +379,7 @@ def _pairs_of(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return (mixed ^ (mixed >> np.uint64(27))) & ~np.uint64(1)
 
 
-def _numbered(lists: list[list[str]]) -> tuple[list[str], np.ndarray, np.ndarray]:
+def numbered(lists: list[list[str]]) -> tuple[list[str], np.ndarray, np.ndarray]:
     """(different words, the number of each word of all lists in order, the list that it stands in)."""
     seen: dict[str, int] = {}
     numbers = np.array([seen.setdefault(word, len(seen)) for words in lists for word in words], dtype=np.int64)
@@ -381,7 +389,7 @@ def _numbered(lists: list[list[str]]) -> tuple[list[str], np.ndarray, np.ndarray
 def _grams(word: str) -> list[int]:
     """The odd hashes of the runs of characters of one word."""
     padded = f" {word} "
-    return [_hash(padded[i : i + n]) | 1 for n in _LENGTHS for i in range(len(padded) - n + 1)]
+    return [hash_of(padded[i : i + n]) | 1 for n in _LENGTHS for i in range(len(padded) - n + 1)]
 
 
 def _occurrences(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -389,23 +397,32 @@ def _occurrences(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     lower = [text.lower() for text in texts]
     owners, hashes = _of_words([WORDS.findall(text) for text in lower])
     of_texts, by_column = of_columns(texts)
-    words, numbers, outer = _numbered([text.split() for text in lower])
-    grams = [_grams(word) for word in words]
-    sizes = np.array([len(found) for found in grams], dtype=np.int64)
-    flat = np.array([key for found in grams for key in found], dtype=np.uint64)
+    words, numbers, outer = numbered([text.split() for text in lower])
+    rows, grams = spread([_grams(word) for word in words], numbers)
+    return np.concatenate([owners, outer[rows], of_texts]), np.concatenate([hashes, grams, by_column])
+
+
+Occurrences = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+"""Texts -> (text, hash) of every feature of every text: int64 [m], uint64 [m]."""
+Linear.occurrences = staticmethod(_occurrences)
+
+
+def spread(keys: Sequence[Sequence[int]], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The keys of each word of a list that is `numbers` [n]: (place in the list int64 [m], key uint64 [m])."""
+    sizes = np.array([len(found) for found in keys], dtype=np.int64)
+    flat = np.array([key for found in keys for key in found], dtype=np.uint64)
     each = sizes[numbers]
     firsts = (np.cumsum(sizes) - sizes)[numbers]
     places = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each) + np.repeat(firsts, each)
-    rows = np.concatenate([owners, np.repeat(outer, each), of_texts])
-    return rows, np.concatenate([hashes, flat[places], by_column])
+    return np.repeat(np.arange(len(numbers)), each), flat[places]
 
 
 def _of_words(lists: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
     """(list, even hash) of every word and pair of words: int64 [m], uint64 [m]."""
-    words, numbers, owners = _numbered(lists)
-    hashes = np.array([_hash(word) & ~1 for word in words], dtype=np.uint64)[numbers]
+    words, numbers, owners = numbered(lists)
+    hashes = np.array([hash_of(word) & ~1 for word in words], dtype=np.uint64)[numbers]
     inside = owners[1:] == owners[:-1]
-    both = _pairs_of(hashes[:-1], hashes[1:])[inside]
+    both = pairs_of(hashes[:-1], hashes[1:])[inside]
     return np.concatenate([owners, owners[1:][inside]]), np.concatenate([hashes, both])
 
 
@@ -418,16 +435,16 @@ def of_columns(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     words = [WORDS.findall(split[i][k].lower()) for i, k in places]
     owners, hashes = _of_words(words)
     at = np.array(places, dtype=np.int64).reshape(-1, 2)
-    rows, keys = [at[owners, 0]], [_pairs_of(hashes, (at[owners, 1] + 1).astype(np.uint64))]
+    rows, keys = [at[owners, 0]], [pairs_of(hashes, (at[owners, 1] + 1).astype(np.uint64))]
     first = {i: n for n, (i, k) in enumerate(places) if k == 0}
     for i, columns in split.items():
         for a, b in combinations(range(min(len(columns), _MOST_COLUMNS)), 2):
             left, right = words[first[i] + a], words[first[i] + b]
-            shared = np.array([_hash(word) & ~1 for word in sorted({*left} & {*right})], dtype=np.uint64)
+            shared = np.array([hash_of(word) & ~1 for word in sorted({*left} & {*right})], dtype=np.uint64)
             pair = _MOST_COLUMNS * a + b
             bins = [((pair << 4) + k << 4) + found for k, found in enumerate(_bins(left, right))]
             keys += [
-                _pairs_of(shared, np.full(len(shared), 256 + pair, dtype=np.uint64)),
+                pairs_of(shared, np.full(len(shared), 256 + pair, dtype=np.uint64)),
                 np.array(bins, dtype=np.uint64),
             ]
             rows.append(np.full(len(shared) + len(bins), i))

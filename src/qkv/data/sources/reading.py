@@ -249,8 +249,9 @@ def character_start(path: Path, offset: int) -> int:
     return offset + next(inside, len(following))
 
 
-def examine(path: Path) -> FileFacts:
-    """Read a whole file once: its hash, its size as text, and whether it is text at all.
+def examine(path: Path, *, annotated: bool = False) -> FileFacts:
+    """Read a whole file once: its hash, its size as text, and whether it is text at all; with `annotated` it may hold
+    one word with its annotations on a line.
 
     Raises SourceError where it is missing, unreadable, empty, blank, binary, annotated or not UTF-8.
     """
@@ -265,8 +266,8 @@ def examine(path: Path) -> FileFacts:
         digest.update(block)
 
     for text in read_text(path, seen=seen):
-        if not n_bytes and (annotated := annotation(text)):
-            raise SourceError(f"{str(path)!r} is {annotated.told(path)}")
+        if not (n_bytes or annotated) and (found := annotation(text)):
+            raise SourceError(f"{str(path)!r} is {found.told(path)}")
         n_bytes += len(text) if text.isascii() else len(text.encode())
         blank = blank and (not text or text.isspace())
         for mark in MARKS if "<" in text or tail else ():

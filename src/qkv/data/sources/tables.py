@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from qkv.data.sources.reading import is_parquet, parquet_rows, plain_name, read_lines
+from qkv.data.sources.tagged import COLUMNS, is_conllu
 from qkv.errors import SourceError, typed, unknown
 from qkv.tokenizers.encoding import whole_characters
 from qkv.tokenizers.tokens import n_utf8
@@ -131,12 +132,14 @@ def other_texts(path: Path, layout: TableFormat, label: str) -> list[str]:
 
 
 def columns_of(path: Path, *asked: str) -> tuple[str, ...]:
-    """The names of a table's columns; none of a file that is no table, or whose rows have no names.
+    """The names of a table's columns, or CoNLL-U's; none of another file, or one whose rows have no names.
 
     A first row that holds one of the names `asked` for is the header.
 
     Raises SourceError for a table of one row, or lines that do not parse.
     """
+    if is_conllu(path) and path.is_file():
+        return tuple(COLUMNS)
     if not (is_table(path) and path.is_file()):
         return ()
     return _named_survey(path)[0] if _kind(path) in _NAMED else _survey(path, _kind(path), asked)[0].columns

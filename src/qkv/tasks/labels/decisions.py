@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qkv.data.baseline.linear import WORDS, Linear, log_softmax
-from qkv.data.examples import Labelled
+from qkv.data.examples import Labelled, LabelledWords
 from qkv.jsontypes import JsonObject
 from qkv.randomness import generator
 from qkv.tasks.evaluation import wilson
@@ -23,6 +23,8 @@ MOST_CLASSES = 12
 MOST_MISTAKES = 8
 _READ, _WORDS, _SHOWN = 100, 30, 14
 """Texts whose words are left out one by one, words of each at most, and words in the table."""
+_AROUND = 60
+"""Characters on either side of a word."""
 _EACH = 20
 """Texts in a bin of confidence at least, of at most ten bins."""
 
@@ -46,10 +48,7 @@ def decisions(
     part: Labelled, classes: tuple[str, ...], said: np.ndarray, whole: Reader, linear: Linear | None
 ) -> JsonObject:
     """The facts, for JSON. said: the model's logits [n, n_classes] of the part; `whole` asks it for other texts."""
-    chances = np.exp(log_softmax(said))
-    answers, sure, right = chances.argmax(1), chances.max(1), chances.argmax(1) == part.classes
-    wrong = np.flatnonzero(~right)
-    wrong = wrong[np.argsort(-sure[wrong], kind="stable")][:MOST_MISTAKES]
+    shared, answers, sure, wrong = _shared(part, classes, said)
     others = generator("decisions").permutation(len(part))
     read = [*wrong.tolist(), *others[~np.isin(others, wrong)].tolist()][:_READ]
     texts = [part.texts[i] for i in read]
@@ -59,17 +58,49 @@ def decisions(
          "probability": float(sure[i]), "words": [dataclasses.asdict(one) for one in found]}
         for i, found in zip(wrong.tolist(), effects, strict=False)
     ]  # fmt: skip
+    words = _table(effects, [classes[i] for i in answers[read]], classes, linear)
+    return shared | {"mistakes": mistakes, "words": words, "n_read": len(read)}
+
+
+def word_decisions(part: LabelledWords, classes: tuple[str, ...], said: np.ndarray) -> JsonObject:
+    """The same of labels of words, each mistake with what is around it; said: logits [n_words, n_classes]."""
+    shared, answers, sure, wrong = _shared(part, classes, said)
+    odds, mistakes = _odds(said, answers), []
+    for i in wrong.tolist():
+        text, (start, end) = part.texts[part.owners[i]], part.spans[i].tolist()
+        first = max(0, start - _AROUND)
+        word = {"word": text[start:end], "start": start - first, "model": float(odds[i]), "linear": None}
+        mistakes.append(
+            {"text": text[first : end + _AROUND], "label": classes[part.classes[i]], "answer": classes[answers[i]],
+             "probability": float(sure[i]), "words": [word]}
+        )  # fmt: skip
+    return shared | {"unit": "word", "mistakes": mistakes, "words": [], "n_read": 0}
+
+
+def _shared(
+    part: Labelled, classes: tuple[str, ...], said: np.ndarray
+) -> tuple[JsonObject, np.ndarray, np.ndarray, np.ndarray]:
+    """(what is shown of either, the answers, their probabilities, the most confident mistakes)."""
+    chances = np.exp(log_softmax(said))
+    answers, sure = chances.argmax(1), chances.max(1)
+    right = answers == part.classes
+    wrong = np.flatnonzero(~right)
     names, table = _confusion(part.classes, answers, classes)
-    return {
-        "n": len(part),
-        "n_wrong": int((~right).sum()),
-        "classes": names,
-        "confusion": table.tolist(),
-        "reliability": _reliability(sure, right),
-        "mistakes": mistakes,
-        "words": _table(effects, [classes[i] for i in answers[read]], classes, linear),
-        "n_read": len(read),
-    }
+    shared = {"n": len(part), "n_wrong": len(wrong), "classes": names, "confusion": table.tolist(),
+              "reliability": _reliability(sure, right)}  # fmt: skip
+    return shared, answers, sure, wrong[np.argsort(-sure[wrong], kind="stable")][:MOST_MISTAKES]
+
+
+def label_table(names: Sequence[str], right: np.ndarray, given: np.ndarray, there: np.ndarray) -> list[JsonObject]:
+    """Precision, recall and F1 of each label, the most frequent first, from how often it is answered rightly, answered,
+    and there: int64 [n] each. None where nothing is divided.
+    """
+    rows: list[JsonObject] = []
+    for i in np.argsort(-there, kind="stable").tolist():
+        hits, said, n = int(right[i]), int(given[i]), int(there[i])
+        precision, recall, f1 = (a / b if b else None for a, b in ((hits, said), (hits, n), (2 * hits, said + n)))
+        rows.append({"label": names[i], "n": n, "precision": precision, "recall": recall, "f1": f1})
+    return rows
 
 
 def _confusion(classes: np.ndarray, answers: np.ndarray, names: tuple[str, ...]) -> tuple[list[str], np.ndarray]:

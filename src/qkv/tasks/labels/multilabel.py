@@ -20,18 +20,17 @@ from qkv.data.baseline.linear import of_sets, sigmoid
 from qkv.data.examples import Examples, Labelled
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
-from qkv.randomness import generator, uniforms
+from qkv.randomness import uniforms
 from qkv.tasks.batch import Batch, Drop
 from qkv.tasks.classify import Classify, text_logits
 from qkv.tasks.combined import combine
-from qkv.tasks.evaluation import ratio_interval, wilson
+from qkv.tasks.evaluation import bootstrap, ratio_interval, wilson
 from qkv.tasks.figures import Figure, Scores
 from qkv.tasks.task import PredictOptions, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
 
 NONE = "(none)"
 """What is printed where no label is probable enough."""
-_RESAMPLES = 400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,14 +191,8 @@ def _micro(given: np.ndarray, part: Labelled) -> tuple[float, tuple[float, float
 
 
 def _macro(given: np.ndarray, part: Labelled) -> tuple[float, tuple[float, float]]:
-    """The mean F1 of the labels that a text has, with the central 95% of 400 resamples of the texts."""
+    """The mean F1 of the labels that a text has, with the interval of a bootstrap over texts."""
     hits, size = _counts(given, part)
     assert part.wanted is not None
     known = part.wanted.any(0)
-    n = len(given)
-    draws = generator("macro F1").multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
-    every = np.concatenate([np.ones((1, n)), draws])
-    f1 = (every @ hits[:, known]) / np.maximum(every @ size[:, known], 1)
-    means = f1.mean(1)
-    low, high = np.quantile(means[1:], [0.025, 0.975])
-    return float(means[0]), (float(low), float(high))
+    return bootstrap(hits[:, known], size[:, known])

@@ -1,5 +1,5 @@
 // @ts-check
-// How a classifier decides on the validation texts: which classes it takes for which, how far its confidence can be trusted, its
+// How a classifier decides on the validation texts (or words): which classes it takes for which, how far its confidence can be trusted, its
 // most confident mistakes word by word, and the words that carry a decision beside their weights in the linear model.
 
 import { Plot } from "./vendor.js";
@@ -11,11 +11,21 @@ import { view } from "./view.js";
 
 const signed = (value) => (value === null ? "" : `${value < 0 ? "−" : "+"}${number(Math.abs(value), 2)}`);
 
+// What has a class: a text or a word.
+const unitOf = (found) => found.unit ?? "text";
+
+function labels({ figure }, found) {
+  const frame = figure({ title: "How well each label is found",
+    caption: "Precision is the share of its answers that are right, recall the share of its labels that are found, and F1 their harmonic mean, over the validation texts. Of named entities, both ends must be right." });
+  const share = (value) => (value === null ? "" : percent(value));
+  frame.body.append(scroll("precision and recall of each label", table(["label", "number", "precision", "recall", "F1"], found.labels.map((row) => [row.label, whole(row.n), share(row.precision), share(row.recall), share(row.f1)]))));
+}
+
 function confusion(figure, found) {
   const rows = found.confusion.map((counts) => ({ counts, n: counts.reduce((a, b) => a + b, 0) }));
   const cells = rows.flatMap(({ counts, n }, i) => counts.map((count, j) => ({ label: found.classes[i], answer: found.classes[j], count, share: n ? count / n : 0 })));
   const frame = figure({ title: "Which class is taken for which",
-    caption: `Each row is a label, each column an answer; the numbers are validation texts (${whole(found.n)} in all). Color: the share of the row.` });
+    caption: `Each row is a label, each column an answer; the numbers are validation ${unitOf(found)}s (${whole(found.n)} in all). Color: the share of the row.` });
   chart(frame, (width, colours) => {
     const n = found.classes.length;
     const left = widthOf(found.classes, width * 0.3) + 14;
@@ -26,7 +36,7 @@ function confusion(figure, found) {
       x: { domain: found.classes, axis: "top", label: null, tickSize: 0, tickFormat: fits },
       y: { domain: found.classes, label: null, tickSize: 0, tickFormat: (name) => fitted(name, left - 12) },
       marks: [
-        Plot.cell(cells, { x: "answer", y: "label", fill: (c) => colours.sequential(c.share), title: (c) => `${c.label}: ${plural(c.count, "text")} answered ${c.answer} (${percent(c.share)})`, tip: true }),
+        Plot.cell(cells, { x: "answer", y: "label", fill: (c) => colours.sequential(c.share), title: (c) => `${c.label}: ${plural(c.count, unitOf(found))} answered ${c.answer} (${percent(c.share)})`, tip: true }),
         Plot.text(cells, { x: "answer", y: "label", text: (c) => whole(c.count), fill: (c) => colours.on(c.share) }),
       ],
     });
@@ -36,7 +46,7 @@ function confusion(figure, found) {
 function reliability(figure, found) {
   const bins = found.reliability;
   const frame = figure({ title: "How often it is right, by its own confidence",
-    caption: `${bins.length === 1 ? "One group" : `${bins.length} groups`} of about ${whole(bins[0].n)} validation texts each. On the dashed line, confidence and accuracy are equal; a point below it is too confident. Lines are 95% intervals.` });
+    caption: `${bins.length === 1 ? "One group" : `${bins.length} groups`} of about ${whole(bins[0].n)} validation ${unitOf(found)}s each. On the dashed line, confidence and accuracy are equal; a point below it is too confident. Lines are 95% intervals.` });
   chart(frame, (width, colours) => {
     const low = Math.min(...bins.map((bin) => Math.min(bin.low, bin.confidence)));
     const side = Math.min(width, 420);
@@ -47,7 +57,7 @@ function reliability(figure, found) {
       marks: [
         Plot.line([[axis.domain[0], axis.domain[0]], [1, 1]], { stroke: colours.faint, strokeDasharray: "5 4" }),
         Plot.ruleX(bins, { x: "confidence", y1: "low", y2: "high", stroke: colours.accent, strokeOpacity: 0.6 }),
-        Plot.dot(bins, { x: "confidence", y: "accuracy", r: 4, fill: colours.accent, title: (bin) => `confidence ${percent(bin.confidence)}, right in ${percent(bin.accuracy)} of ${plural(bin.n, "text")}`, tip: true }),
+        Plot.dot(bins, { x: "confidence", y: "accuracy", r: 4, fill: colours.accent, title: (bin) => `confidence ${percent(bin.confidence)}, right in ${percent(bin.accuracy)} of ${plural(bin.n, unitOf(found))}`, tip: true }),
       ],
     });
   });
@@ -69,11 +79,11 @@ function shaded(mistake, most, colours) {
 
 function mistakes(place, found) {
   if (!found.mistakes.length) {
-    place.el.append(h("p", null, `None of the ${whole(found.n)} validation texts has a wrong answer.`));
+    place.el.append(h("p", null, `None of the ${whole(found.n)} validation ${unitOf(found)}s has a wrong answer.`));
     return;
   }
   const frame = place.figure({ wide: true, title: "The most confident mistakes",
-    caption: `The model answers ${plural(found.n_wrong, "validation text")} of ${whole(found.n)} wrong. A word's color is what it adds to the log-odds of the (wrong) answer, compared with the text without that word; point at it for the number.` });
+    caption: `The model answers ${plural(found.n_wrong, `validation ${unitOf(found)}`)} of ${whole(found.n)} wrong. ${unitOf(found) === "word" ? "The word is marked; point at it for the log-odds of the (wrong) answer." : "A word's color is what it adds to the log-odds of the (wrong) answer, compared with the text without that word; point at it for the number."}` });
   const most = Math.max(1e-9, ...found.mistakes.flatMap((one) => one.words.map((word) => Math.abs(word.model))));
   const list = h("div");
   frame.body.append(list);
@@ -92,6 +102,7 @@ function carriers({ figure }, found) {
 }
 
 function build(place, found) {
+  if (found.labels) labels(place, found);
   confusion(place.figure, found);
   reliability(place.figure, found);
   mistakes(place, found);
