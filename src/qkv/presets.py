@@ -31,9 +31,7 @@ class Preset:
     stacks: tuple[str, ...]
     """Stacks it can be laid out as (`Task.stack`); the first is what it was made for."""
     layout: Layout
-    """Which parts the model is composed of."""
     optimizer: OptimizerConfig
-    """How it is trained."""
     warmup_share: float = 0.0
     """Share of the horizon over which the rate climbs."""
     decay_share: float = 0.5
