@@ -23,8 +23,9 @@ REGISTRIES = ("commands", "questions", "tasks", "families", "static")
 """Folders with one module for each entry, which may be many."""
 CODE = (".py", ".js", ".cpp", ".h")
 SDIST = ("src/", "tests/", "docs/", "notebooks/")
+LOGS = ROOT / "docs/answers/runs"
 PLAYGROUND = ROOT / "docs/playground/index.html"
-"""Generated, and left out of the source package like the logs of studies (.bz2)."""
+"""Generated, and left out of the source package like the logs of studies."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -48,7 +49,7 @@ def main() -> int:
     code = [path for path in files if is_ours(path)]
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in code if path.suffix == ".py"}
     long = sorted(long_functions(trees), reverse=True)
-    packed = [f for f in files if f.suffix != ".bz2" and f != PLAYGROUND]
+    packed = [f for f in files if LOGS not in f.parents and f != PLAYGROUND]
     figures = (
         Figure("lines of src (Python, JavaScript, C++)", sum(map(n_lines, code)), 91_500, 64_000),
         Figure(f"functions of {LONG} lines or more", len(long), 1, 3),

@@ -18,7 +18,7 @@ from qkv.presets import PRESETS, Preset, model_config
 from qkv.randomness import generator
 from qkv.tasks import TASKS, PredictOptions, Task
 from qkv.tasks.text import TextTask
-from qkv.training.optimizers import clip_gradients, make_optimizer
+from qkv.training.optimizers import clip_and_measure, make_optimizer
 
 TEXT_TASKS = [task for task in TASKS.values() if isinstance(task, TextTask)]
 CASES = {f"{p.name}-{t.name}": (p, t) for p in PRESETS.values() for t in TEXT_TASKS if t.stack in p.stacks}
@@ -167,7 +167,7 @@ def _train(case: tuple[Preset, Task], corpora) -> tuple[list[float], dict[str, t
         nats, n = task.loss(model, batch)
         optimizer.zero_grad()
         (nats / n).backward()
-        clip_gradients([p for p in model.parameters() if p.requires_grad], preset.optimizer.clip)
+        clip_and_measure([p for p in model.parameters() if p.requires_grad], preset.optimizer.clip)
         optimizer.step(1.0)
         plan.after_step(step)
         losses.append(float(nats.detach()) / n)

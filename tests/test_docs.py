@@ -167,6 +167,7 @@ _READS_SEVERAL = ("calibrate", "end-task", "heads-and-scale", "static-or-context
 """Questions some of whose effects read several trainings at once."""
 
 
+@pytest.mark.skipif(not LOGS, reason="the source package has no logs of studies")
 @pytest.mark.parametrize("kept", sorted(path.stem for path in RESULTS if path.stem.endswith("-full")))
 def test_a_page_of_numpy_derives_every_effect_again_from_the_kept_log(kept, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["derive.py", kept])

@@ -9,7 +9,7 @@ from qkv.commands import COMMANDS as ours_to_type
 from qkv.config import field_paths, override
 from qkv.errors import ConfigError
 from qkv.models.layout import Sizes
-from qkv.othernames import COMMANDS, THEIRS, ours
+from qkv.othernames import ours, theirs
 from qkv.recipe.config import RunConfig
 from qkv.recipe.request import setting_named
 
@@ -18,6 +18,7 @@ OPTIONS = {
     for command in ("train", "predict")
     for option in cli.command_parser(command)._option_string_actions
 }
+THEIRS, COMMANDS = theirs()["settings"] | theirs()["options"], theirs()["commands"]
 LEAVES = {path.rpartition(".")[2] for path in field_paths(RunConfig)}
 
 

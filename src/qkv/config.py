@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 Table = JsonObject
 """What TOML holds under one name: bool, int, float, str, lists of these, and tables."""
+_hints = cache(get_type_hints)
 
 
 def to_dict(config: "DataclassInstance") -> Table:
@@ -53,7 +54,7 @@ def flat(config: "DataclassInstance") -> Table:
 
 def from_dict(cls: type[T], data: Mapping[str, object], where: str = "") -> T:
     """Build `cls` from plain values, refusing unknown keys and values of the wrong type by name."""
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for name in data:
         if name not in names:
@@ -117,7 +118,7 @@ def _inner(hint: object) -> object:
 @cache
 def field_paths(cls: type) -> tuple[str, ...]:
     """Every leaf setting of `cls` as a dotted path, in order of declaration."""
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     paths: list[str] = []
     for field in dataclasses.fields(cls):
         hint = _inner(hints[field.name])
@@ -153,7 +154,7 @@ def whole_path(cls: type, given: str) -> str:
 
 def _replaced(config: T, values: Mapping[str, object], above: str) -> T:
     """`config` with the settings at these paths inside it replaced; `above` is where it is itself, with a dot."""
-    hints, new = get_type_hints(type(config)), {}
+    hints, new = _hints(type(config)), {}
     for path, value in values.items():
         name, _, rest = path.partition(".")
         if not rest:

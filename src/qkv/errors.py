@@ -28,32 +28,6 @@ from pathlib import Path
 
 from qkv.words import some
 
-__all__ = [
-    "AddressError",
-    "ChangeError",
-    "ConfigError",
-    "DamagedFileError",
-    "Interrupted",
-    "MissingExtra",
-    "NonFiniteError",
-    "QkvError",
-    "RankLostError",
-    "RunError",
-    "RunFolderError",
-    "SourceError",
-    "SpikeError",
-    "StorageError",
-    "UserError",
-    "is_out_of_memory",
-    "missing_file",
-    "nearest",
-    "several",
-    "too_long",
-    "typed",
-    "unknown",
-    "which",
-]
-
 
 class QkvError(Exception):
     """Root of the tree; `exit_status` is what the command line ends with."""
@@ -130,6 +104,11 @@ def is_out_of_memory(error: Exception) -> bool:
     said = str(error).lower()
     told = ("can't allocate memory", "not enough memory", "out of memory")  # Linux, Windows, MPS
     return isinstance(error, RuntimeError) and any(words in said for words in told)
+
+
+def first_line(error: Exception) -> str:
+    """The beginning of what another library says, or the kind of its error where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def nearest(given: str, options: Iterable[str], n: int = 3, *, alike: float = 0.4) -> list[str]:

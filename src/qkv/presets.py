@@ -1,13 +1,14 @@
 """Presets: a layout and an optimizer recipe under one name.
 
-A preset is one entry of `PRESETS`; nothing else in the project knows a preset's name. At which size it is laid out is
-said by `laws`. Which textbook sentences hold in a preset's layout is said by `cards`.
+A preset is one entry of presets.toml; nothing else in the project knows a preset's name. At which size it is laid out
+is said by `laws`. Which textbook sentences hold in a preset's layout is said by `cards`.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from qkv.config import Table, from_dict, load_toml
 from qkv.errors import ConfigError, unknown
 from qkv.laws import SHORT, WIDE, Scale
 from qkv.models.counting import n_parameters, with_parameters
@@ -30,9 +31,7 @@ class Preset:
     stacks: tuple[str, ...]
     """Stacks it can be laid out as (`Task.stack`); the first is what it was made for."""
     layout: Layout
-    """Which parts the model is composed of."""
     optimizer: OptimizerConfig
-    """How it is trained."""
     warmup_share: float = 0.0
     """Share of the horizon over which the rate climbs."""
     decay_share: float = 0.5
@@ -92,147 +91,14 @@ def _other_optimizer(kind: str) -> OptimizerConfig:
     return OTHER_OPTIMIZERS.get(kind) or OptimizerConfig(kind=kind, **defaults_of(own_class(kind)))
 
 
+def _preset(name: str, said: Table) -> Preset:
+    """One entry of presets.toml."""
+    optimizer = replace({"muon": _MUON, "adamw": _ADAMW}[said["optimizer"]["kind"]], **said["optimizer"])
+    return from_dict(Preset, said | {"name": name, "optimizer": optimizer}, f"{name}.")
+
+
 PRESETS: Mapping[str, Preset] = {
-    preset.name: preset
-    for preset in (
-        Preset(
-            name="modern",
-            summary="RMSNorm, rotary positions, QK-norm, SwiGLU: the layout of Qwen3, which stock transformers knows.",
-            source="Yang et al. 2025 (arXiv 2505.09388); trained with Muon (Jordan et al. 2024)",
-            stacks=("decoder", "encoder", "encoder-decoder"),
-            layout=Layout(qk_norm=True, tied=False),
-            optimizer=_MUON,
-            mlp_ratio=8 / 3,
-            one_table=("MaskedLM",),
-        ),
-        Preset(
-            name="fast",
-            summary="Whatever wins the clock: as modern, with a squared-ReLU MLP.",
-            source="So et al. 2021 (arXiv 2109.08668) for relu^2; trained with Muon",
-            stacks=("decoder", "encoder", "encoder-decoder"),
-            layout=Layout(qk_norm=True, tied=False, mlp="relu2"),
-            optimizer=_MUON,
-            one_table=("MaskedLM",),
-        ),
-        Preset(
-            name="gpt2",
-            summary="LayerNorm before each sublayer, learned positions, GELU, biases, tied output.",
-            source="Radford et al. 2019",
-            stacks=("decoder",),
-            layout=Layout(positions="learned", norm="layer", norm_eps=1e-5, mlp="gelu_tanh", bias=True, start="gpt2"),
-            optimizer=_ADAMW,
-            warmup_share=0.05,
-            decay_share=0.95,
-            floor=0.1,
-        ),
-        Preset(
-            name="bert",
-            summary="LayerNorm after each sublayer, learned positions, GELU, biases, tied output; sees both sides.",
-            source="Devlin et al. 2018 (arXiv 1810.04805)",
-            stacks=("encoder",),
-            layout=Layout(
-                positions="learned",
-                norm="layer",
-                norm_place="post",
-                norm_eps=1e-12,
-                norm_e=True,
-                mlp="gelu",
-                bias=True,
-                start="bert",
-            ),
-            optimizer=dataclasses.replace(_ADAMW, weight_decay=0.01),
-            warmup_share=0.1,
-            decay_share=0.9,
-        ),
-        Preset(
-            name="llama",
-            summary="RMSNorm, rotary positions, SwiGLU, no biases, output of its own.",
-            source="Touvron et al. 2023 (arXiv 2302.13971)",
-            stacks=("decoder",),
-            layout=Layout(tied=False, start="normal"),
-            optimizer=_ADAMW,
-            warmup_share=0.05,
-            decay_share=0.95,
-            floor=0.1,
-            mlp_ratio=8 / 3,
-        ),
-        Preset(
-            name="vaswani",
-            summary="The layout of 2017: norm after each sublayer, sinusoidal positions, ReLU, tied scaled embedding.",
-            source="Vaswani et al. 2017 (arXiv 1706.03762)",
-            stacks=("decoder", "encoder", "encoder-decoder"),
-            layout=Layout(
-                positions="sinusoidal",
-                norm="layer",
-                norm_place="post",
-                norm_eps=1e-6,
-                mlp="relu",
-                bias=True,
-                embed_scale=True,
-                start="xavier",
-            ),
-            optimizer=dataclasses.replace(_ADAMW, beta2=0.98, eps=1e-9, weight_decay=0.0),
-            warmup_share=0.1,
-            decay_share=0.9,
-        ),
-        Preset(
-            name="shared",
-            summary="As fast, with one table for all tokens that enter or are predicted: source, target and output.",
-            source="Press and Wolf 2017 (arXiv 1608.05859) for the one table; trained with Muon",
-            stacks=("encoder-decoder", "decoder", "encoder"),
-            layout=Layout(qk_norm=True, tied=True, mlp="relu2"),
-            optimizer=_MUON,
-        ),
-        Preset(
-            name="textbook",
-            summary="One attention and one MLP a layer, no biases or QK-norm, learned positions: every sentence holds.",
-            source="the formulas of Vaswani et al. 2017 with the norm before each sublayer",
-            stacks=("decoder", "encoder", "encoder-decoder"),
-            layout=Layout(positions="learned", norm="layer", norm_eps=1e-5, mlp="gelu", tied=False, start="gpt2"),
-            optimizer=dataclasses.replace(_ADAMW, weight_decay=0.0),
-            warmup_share=0.05,
-            decay_share=0.95,
-        ),
-        Preset(
-            name="bloem",
-            summary="The parameter-free first step of a well-known tutorial: W = I, so q = k = v = x; no MLP.",
-            source="P. Bloem, Transformers from scratch, 2019",
-            stacks=("decoder", "encoder"),
-            layout=Layout(positions="none", norm="none", mlp="none", tied=False, skip=False, start="identity"),
-            optimizer=dataclasses.replace(_ADAMW, lr=3e-3, weight_decay=0.0),
-            warmup_share=0.05,
-            decay_share=0.95,
-            head_width=0,
-            largest_layers=1,
-            changes=("L*.W_[QKVO]=identity",),
-        ),
-        Preset(
-            name="lstm",
-            summary="No attention: two layers of LSTM, one behind the other, with as many parameters as `modern`.",
-            source="Hochreiter and Schmidhuber 1997; stacked as in Zaremba et al. 2014 (arXiv 1409.2329)",
-            stacks=("decoder", "encoder"),
-            layout=Layout(
-                mixer="lstm", positions="none", norm="none", mlp="none", skip=False, tied=False, start="recurrent"
-            ),
-            optimizer=dataclasses.replace(_ADAMW, lr=0.012, weight_decay=0.01),
-            warmup_share=0.05,
-            decay_share=0.95,
-            head_width=0,
-            largest_layers=2,
-            matches="modern",
-        ),
-        Preset(
-            name="bag",
-            summary="No attention, no order: the mean of what may be seen, then MLPs, as many parameters as `modern`.",
-            source="Iyyer et al. 2015 (Deep averaging networks, P15-1162)",
-            stacks=("decoder", "encoder"),
-            layout=Layout(mixer="mean", positions="none", tied=False, mlp="relu2"),
-            optimizer=_MUON,
-            head_width=0,
-            largest_layers=2,
-            matches="modern",
-        ),
-    )
+    name: _preset(name, said) for name, said in load_toml(Path(__file__).with_name("presets.toml")).items()
 }
 """Name -> preset."""
 
@@ -282,9 +148,9 @@ def model_config(
         "d_mlp": max(16, round(d_model * preset.mlp_ratio / 16) * 16),
     }
     tied = (preset.layout.tied or kind in preset.one_table) and not classes
-    layout = dataclasses.replace(preset.layout, dropout=scale.dropout, tied=tied)
+    layout = replace(preset.layout, dropout=scale.dropout, tied=tied)
     if patches is not None:  # there is no table of tokens whose rows could be scaled
-        layout = dataclasses.replace(layout, embed_scale=False)
+        layout = replace(layout, embed_scale=False)
     sizes = Sizes(**(chosen | dict(pinned)))
     config = ModelConfig(kind=kind, sizes=sizes, layout=layout, classes=classes, patches=patches)  # type: ignore[arg-type]
     if not preset.matches or "d_model" in pinned:

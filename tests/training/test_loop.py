@@ -49,10 +49,7 @@ class Noted(Observer):
         self.events.append(event)
 
     def on_start(self, context: Any) -> None:
-        self.calls.append("start")
-
-    def on_resume(self, step: int) -> None:
-        self.calls.append(f"resume {step}")
+        self.calls.append(f"start {context.start_step}")
 
     def on_end(self, outcome: Any) -> None:
         self.calls.append(f"end {outcome.stopped_because}")
@@ -81,7 +78,7 @@ def test_training_learns_and_says_how_it_ended(tiny: ModuleType) -> None:
     assert outcome.best_loss < 1.1 < math.log(12) - 1  # the entropy of the moves is 0.80
     assert outcome.last_loss == noted.evaluations[150]
     assert outcome.best_loss == min(noted.evaluations.values()) == noted.evaluations[outcome.best_step]
-    assert noted.calls == ["start", "end steps"]
+    assert noted.calls == ["start 0", "end steps"]
     assert sorted(noted.losses) == list(range(1, 151))
 
 
@@ -162,7 +159,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(tiny: ModuleType, tmp_path: Path
         assert checkpoint is not None and 0 < checkpoint.state.step <= 20
         outcome = run(TrainingSetup(**made, folder=folder, resume=checkpoint, observers=[noted]))
     assert outcome.resumed_from_step == checkpoint.state.step or outcome.resumed_from_step > 0
-    assert noted.calls[:2] == ["start", f"resume {outcome.resumed_from_step}"]
+    assert noted.calls[0] == f"start {outcome.resumed_from_step}"
     for name in ("model.safetensors", "best.safetensors"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 

@@ -10,7 +10,7 @@ from qkv import native
 from qkv.errors import RunFolderError
 from qkv.kernels import elementwise
 from qkv.training.config import OptimizerConfig
-from qkv.training.optimizers import AdamW, Optimizer, Sgd, clip_gradients, gradient_norms, make_optimizer
+from qkv.training.optimizers import AdamW, Optimizer, Sgd, clip_and_measure, gradient_norms, make_optimizer
 
 SHAPES = {"W_E": (7, 4), "L0.W_Q": (4, 4), "L0.norm1.gain": (4,)}
 
@@ -189,7 +189,7 @@ def test_clipping_is_torchs_and_returns_the_norm_before(clip: float) -> None:
     ours, theirs = list(parameters().values()), list(parameters().values())
     give_gradients(ours, 1)
     give_gradients(theirs, 1)
-    norm = clip_gradients(ours, clip)
+    norm, _ = clip_and_measure(ours, clip)
     expected = torch.nn.utils.clip_grad_norm_(theirs, clip or math.inf)
     assert norm == pytest.approx(float(expected), rel=1e-6)
     assert all(torch.allclose(a.grad, b.grad, rtol=1e-5) for a, b in zip(ours, theirs, strict=True))  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ def test_a_non_finite_norm_is_returned_and_scales_nothing() -> None:
     give_gradients(ours, 1)
     before = ours[1].grad.clone()  # type: ignore[union-attr]
     ours[0].grad[0, 0] = math.nan  # type: ignore[index]
-    assert math.isnan(clip_gradients(ours, 0.1))
+    assert math.isnan(clip_and_measure(ours, 0.1)[0])
     assert torch.equal(ours[1].grad, before)  # type: ignore[arg-type]
 
 
@@ -229,4 +229,4 @@ def test_compiled_norms_are_those_of_float64_whatever_the_threads() -> None:
 
 
 def test_without_gradients_the_norm_is_zero() -> None:
-    assert clip_gradients([torch.zeros(2)], 1.0) == 0.0
+    assert clip_and_measure([torch.zeros(2)], 1.0)[0] == 0.0

@@ -43,8 +43,8 @@ class Telemetry(Observer):
     def wants(self, step: int) -> bool:
         return True
 
-    def on_resume(self, step: int) -> None:
-        self.store.drop_after(step)
+    def on_start(self, context: Any) -> None:
+        self.store.drop_after(context.start_step)
 
     def after_update(self, record: Any) -> None:
         self.store.add_step(

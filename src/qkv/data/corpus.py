@@ -51,11 +51,8 @@ class Corpus(DataSet):
     """
 
     tokenizer: Tokenizer
-    """What cut it."""
     train: Tokens
-    """The part to train on."""
     val: Tokens
-    """The part to measure on."""
     charge_nats: float | None
     """Nats for what the tokenizer threw away of the validation text: 0 where nothing, None where nobody can tell."""
     uncharged: str = ""

@@ -71,7 +71,6 @@ class Labelled:
     classes: np.ndarray
     """int64 [n]: the number of its class."""
     texts: list[str] = field(repr=False)
-    """As they were read."""
     wanted: np.ndarray | None = None
     """float32 [n, n_classes]: of sets 1 for each label of a text; of values the shares of the two points around it,
     whose mean is the value. Then `classes` is its rarest label, or the nearest point. None: each text has its class.
@@ -160,11 +159,8 @@ class Examples(DataSet):
     """Labelled texts for training and validation, and what they came from."""
 
     tokenizer: Tokenizer
-    """What cut it."""
     train: Labelled
-    """The part to train on."""
     val: Labelled
-    """The part to measure on."""
     classes: tuple[str, ...]
     """Names of the classes, by number."""
     held: np.ndarray
@@ -337,14 +333,27 @@ def _points(values: np.ndarray) -> tuple[str, ...]:
 
 
 def _strata(source: LabelledTexts, classes: tuple[str, ...], shape: str, trained_on: str = "") -> np.ndarray:
-    """What a split keeps the shares of, int64 [n]: classes, the rarest label of each set, tenths of values.
+    """What a split keeps the shares of, int64 [n]: classes, the rarest label of each set or of its words (n_classes
+    where it has none), tenths of values.
 
     Raises SourceError for a label that is none of the classes, with its line.
     """
     if shape == "value":
         values = np.array(source.labels, dtype=np.float64)
         return np.searchsorted(np.unique(np.quantile(values, np.arange(1, 10) / 10)), values)
-    return _numbers(source, classes, shape, trained_on)
+    known = {name: i for i, name in enumerate(classes)}
+    sets = _names(source, shape)
+    for i, label in ((i, label) for i, labels in enumerate(sets) for label in labels):
+        if label not in known:
+            shown = some(classes)
+            where = f" in {trained_on!r}" if trained_on else ""
+            raise SourceError(
+                f"{source.place(i)} has the label {label[:40]!r}, a class that training has not"
+                f" seen{where}; its classes: {shown}"
+            )
+    counts = Counter(label for labels in sets for label in labels)
+    rarest = (min(labels, key=lambda label: (counts[label], label), default="") for labels in sets)
+    return np.array([known.get(label, len(classes)) for label in rarest], dtype=np.int64)
 
 
 def _renumbered(groups: np.ndarray) -> np.ndarray:
@@ -534,26 +543,6 @@ def _checked_rule(
         )
     rule = _rule(numbers, held_out, classes if shape == "class" else (), config.group_column)
     return source.published.said(minus=rule) if source.published else rule
-
-
-def _numbers(source: LabelledTexts, classes: tuple[str, ...], shape: str, trained_on: str = "") -> np.ndarray:
-    """The class of each text, or the rarest label of its set or words (n_classes where it has none), int64 [n].
-
-    Raises SourceError for a label that is none of them, with its line.
-    """
-    known = {name: i for i, name in enumerate(classes)}
-    sets = _names(source, shape)
-    for i, label in ((i, label) for i, labels in enumerate(sets) for label in labels):
-        if label not in known:
-            shown = some(classes)
-            where = f" in {trained_on!r}" if trained_on else ""
-            raise SourceError(
-                f"{source.place(i)} has the label {label[:40]!r}, a class that training has not"
-                f" seen{where}; its classes: {shown}"
-            )
-    counts = Counter(label for labels in sets for label in labels)
-    rarest = (min(labels, key=lambda label: (counts[label], label), default="") for labels in sets)
-    return np.array([known.get(label, len(classes)) for label in rarest], dtype=np.int64)
 
 
 def _tokenizer(

@@ -57,11 +57,8 @@ class Images(DataSet):
     classes: tuple[str, ...]
     """What a label means, in the order of the labels."""
     train: ImageSet
-    """The part to train on."""
     val: ImageSet
-    """The part to measure on."""
     options: ImageOptions = ImageOptions()
-    """How training images are changed."""
     tokenizer: None = None
     """There is no text."""
 
@@ -413,12 +410,8 @@ def _indices(names: np.ndarray, classes: np.ndarray, where: str) -> np.ndarray:
     distinct, inverse = np.unique(names, return_inverse=True)
     strange = [name for name in distinct if str(name) not in place]
     if strange:
-        raise SourceError(f"{where!r} has a class that training does not have: {strange[0]}; expected {_some(classes)}")
+        raise SourceError(f"{where!r} has a class that training does not have: {strange[0]}; expected {some([*place])}")
     return np.array([place[str(name)] for name in distinct], dtype=np.int64)[inverse]
-
-
-def _some(classes: np.ndarray) -> str:
-    return some([str(name) for name in classes])
 
 
 def _sized(shape: tuple[int, ...]) -> str:

@@ -19,9 +19,9 @@ import numpy as np
 from qkv.data.config import DataConfig
 from qkv.data.corpus import DEFAULT_KIND, is_file_of_tokenizer
 from qkv.data.dataset import DataSet
-from qkv.data.sources.reading import FileFacts, examine, read_lines
+from qkv.data.sources.reading import examine, read_lines
 from qkv.data.sources.receipt import ReadFile, Receipt, Rows, make_receipt
-from qkv.data.sources.source import Source, SourceFile, as_documents, source_name, whole_documents
+from qkv.data.sources.source import Source, as_documents, source_file, source_name, whole_documents
 from qkv.data.split import Part, Split, repeated, split_source
 from qkv.errors import SourceError, missing_file
 from qkv.tokenizers.fitting import FITTED_SAMPLE
@@ -240,12 +240,8 @@ def _pair_source(text: str) -> Source:
         sha256=_digest(*(f.sha256 for f in facts)),
         n_bytes=sum(f.n_bytes for f in facts),
         read=as_documents(documents),
-        files=tuple(_file(path, each) for path, each in zip(paths, facts, strict=True)),
+        files=tuple(source_file(path, each) for path, each in zip(paths, facts, strict=True)),
     )
-
-
-def _file(path: Path, facts: FileFacts) -> SourceFile:
-    return SourceFile(path=path, n_bytes=facts.n_bytes, n_raw=facts.n_raw)
 
 
 def _file_lines(path: Path) -> Iterator[str]:

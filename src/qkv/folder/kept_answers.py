@@ -45,7 +45,7 @@ def _place(folder: RunFolder) -> Path:
     """By the hashes of its files, its report left out, and by the size and time of each module that words answers."""
     files = dict(folder.read_manifest().get("files", {}))
     files.pop(folder.report.name, None)
-    code = [*sorted((_PACKAGE / "inspection").rglob("*.py")), _PACKAGE / "words.py"]
-    stamps = [(file.name, (about := file.stat()).st_size, about.st_mtime_ns) for file in code]
+    code = sorted(file for file in (_PACKAGE / "inspection").rglob("*") if file.suffix in (".py", ".toml"))
+    stamps = [(file.name, (about := file.stat()).st_size, about.st_mtime_ns) for file in (*code, _PACKAGE / "words.py")]
     key = json.dumps([sorted(files.items()), stamps])
     return cache_folder() / "answers" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"

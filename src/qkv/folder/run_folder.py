@@ -20,7 +20,6 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, TypeVar
 
 from qkv.config import load_toml
@@ -521,9 +520,7 @@ class RunFolder:
     def __enter__(self) -> "RunFolder":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         started = any(self.checkpoints.glob("step-*")) if self.checkpoints.is_dir() else False
         if isinstance(error, UserError | KeyboardInterrupt) and not started:
             self._undo()

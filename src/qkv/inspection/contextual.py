@@ -27,7 +27,6 @@ class Contextual:
     """The vectors of one text."""
 
     text: str
-    """As given."""
     tokens: list[str]
     """As the tokenizer names them."""
     ids: Int64[np.ndarray, "pos"]

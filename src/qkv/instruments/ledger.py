@@ -246,7 +246,6 @@ class Ledger(Observer):
         return step % self.config.every == 0
 
     def after_update(self, record: StepRecord) -> None:
-        """One entry."""
         began = time.perf_counter()
         if self._enter(record.step) and self._rows is not None:
             for i in self._tables:

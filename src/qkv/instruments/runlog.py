@@ -31,7 +31,6 @@ class RunLog(Observer):
         self.store.drop_after(context.start_step if context.start_step > 0 else -1, arm=self.arm)
 
     def wants(self, step: int) -> bool:
-        """Every update."""
         return True
 
     def after_update(self, record: StepRecord) -> None:

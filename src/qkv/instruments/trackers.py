@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from qkv.errors import ConfigError, MissingExtra, unknown
+from qkv.errors import ConfigError, MissingExtra, first_line, unknown
 from qkv.instruments.recorder import Recorder
 from qkv.jsontypes import JsonMapping
 from qkv.telemetry import Telemetry
@@ -59,7 +59,6 @@ class EventFile:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _write(self, event: bytes) -> None:
@@ -120,19 +119,13 @@ class _Module:
         try:
             self._module.init(project="qkv", name=name, config=dict(config))
         except Exception as error:  # noqa: BLE001 - no login, no network: other people's libraries raise anything
-            raise ConfigError(f"--log {library} could not begin: {_first_line(error)}; leave --log out") from None
+            raise ConfigError(f"--log {library} could not begin: {first_line(error)}; leave --log out") from None
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """One row."""
         self._module.log(dict(values), step=step)
 
     def close(self) -> None:
-        """End the run there."""
         self._module.finish()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 TRACKERS: Mapping[str, Callable[[Path, str, JsonMapping], Tracker]] = {
@@ -162,11 +155,9 @@ class Sender(Observer):
 
     @property
     def reads_weights(self) -> bool:
-        """Losses only."""
         return False
 
     def wants(self, step: int) -> bool:
-        """Every update, for the losses."""
         return True
 
     def after_update(self, record: StepRecord) -> None:
@@ -175,7 +166,6 @@ class Sender(Observer):
         self._send(record.step, values | (self._looked(record.step) if self._recorder.looks_at(record.step) else {}))
 
     def on_evaluation(self, evaluation: EvaluationRecord) -> None:
-        """The validation loss."""
         self._send(evaluation.step, {"val_loss": evaluation.loss})
 
     def on_end(self, outcome: Outcome) -> None:
@@ -199,9 +189,7 @@ class Sender(Observer):
             what()
         except Exception as error:  # noqa: BLE001 - other people's libraries raise anything
             self._broken = True
-            self._say(
-                f"--log has stopped ({_first_line(error)}); the run folder keeps everything, and training goes on"
-            )
+            self._say(f"--log has stopped ({first_line(error)}); the run folder keeps everything, and training goes on")
 
     def _looked(self, step: int) -> dict[str, float]:
         """Every number that the recorder wrote at exactly this step."""

@@ -319,23 +319,21 @@ GEMMA3 = decoder(
 # Blocks side by side
 
 
-def _is_parallel(key: str, usual: bool) -> Joint:
-    """A key that puts attention and MLP side by side, behind one norm."""
-
-    def read(reading: Reading) -> None:
-        given = reading.given.get(key, usual)
-        if not isinstance(given, bool):
-            raise reading.refuse(key, "expected true or false")
-        reading.values |= {"layout.parallel": given, "layout.shared_norm": given}
-
-    return Joint((key,), read, lambda config, out: out.update({key: config.layout.parallel}))
+def _read_parallel(reading: Reading) -> None:
+    """Whether attention and MLP stand side by side, behind one norm."""
+    given = reading.given.get("use_parallel_residual", False)
+    if not isinstance(given, bool):
+        raise reading.refuse("use_parallel_residual", "expected true or false")
+    reading.values |= {"layout.parallel": given, "layout.shared_norm": given}
 
 
 _ONE_NORM = {part: name for part, name in GATED.items() if part != "norm2"}
 STABLELM = decoder(
     "stablelm", "StableLM", "StableLmForCausalLM", tensors(GATED),
     *sizes(50304, 2560, 32, 32, 4096, mlp=6912), SILU, TIED, _eps("layer_norm_eps", 1e-5),
-    _is_parallel("use_parallel_residual", False), Dropout(("hidden_dropout",)), Always("qk_layernorm", False),
+    Joint(("use_parallel_residual",), _read_parallel,
+          lambda config, out: out.update(use_parallel_residual=config.layout.parallel)),
+    Dropout(("hidden_dropout",)), Always("qk_layernorm", False),
     Setting("use_qkv_bias", "layout.attention_bias", False, ((False, "same"), (True, "qkv"))),
     Rope(share=0.25, shares=True), norm="layer", norm_bias="all",
 )  # fmt: skip
@@ -366,10 +364,6 @@ def _rotary_dim(reading: Reading) -> None:
     reading.values["layout.rope_share"] = share if turned_width(d_head, share) == turned else math.nextafter(share, 2)
 
 
-def _write_rotary_dim(config: ModelConfig, out: JsonObject) -> None:
-    out["rotary_dim"] = turned_width(config.sizes.d_head, config.layout.rope_share)
-
-
 GPTJ = decoder(
     "gptj", "GPT-J", "GPTJForCausalLM",
     tensors({
@@ -379,7 +373,9 @@ GPTJ = decoder(
     Setting("vocab_size", "sizes.d_vocab", 50400), Setting("n_positions", "sizes.n_ctx", 2048),
     Setting("n_embd", "sizes.d_model", 4096), Setting("n_layer", "sizes.n_layers", 28),
     Setting("n_head", "sizes.n_heads", 16), Setting("n_inner", "sizes.d_mlp", None),
-    Joint(("rotary_dim",), _rotary_dim, _write_rotary_dim), TIED, _eps("layer_norm_epsilon", 1e-5),
+    Joint(("rotary_dim",), _rotary_dim,
+          lambda config, out: out.update(rotary_dim=turned_width(config.sizes.d_head, config.layout.rope_share))),
+    TIED, _eps("layer_norm_epsilon", 1e-5),
     Setting("activation_function", "layout.mlp", "gelu_new", ACTS[1:2] + ACTS[:1] + ACTS[2:]),
     Dropout(("resid_pdrop", "embd_pdrop"), ("attn_pdrop",)),
     *idle(rotary=True, scale_attn_weights=True, tokenizer_class=None),
@@ -559,10 +555,6 @@ def _read_mpt(reading: Reading) -> None:
         raise reading.refuse("attn_config", f"qkv reads MPT with ALiBi and nothing else; {what} is not read")
 
 
-def _write_mpt(config: ModelConfig, out: JsonObject) -> None:
-    out["attn_config"] = {"alibi": True}
-
-
 MPT = decoder(
     "mpt", "MPT", "MptForCausalLM",
     tensors({
@@ -572,7 +564,7 @@ MPT = decoder(
     Setting("vocab_size", "sizes.d_vocab", 50368), Setting("max_seq_len", "sizes.n_ctx", 2048),
     Setting("d_model", "sizes.d_model", 2048), Setting("n_layers", "sizes.n_layers", 24),
     Setting("n_heads", "sizes.n_heads", 16),
-    Joint(("attn_config",), _read_mpt, _write_mpt),
+    Joint(("attn_config",), _read_mpt, lambda config, out: out.update(attn_config={"alibi": True})),
     Always("expansion_ratio", 4), _eps("layer_norm_epsilon", 1e-5), Always("no_bias", True), TIED_USUALLY,
     Dropout(("resid_pdrop", "emb_pdrop")), *idle(logit_scale=None, embedding_fraction=1.0, verbose=0),
     *(Always(key, None, also=("cpu", "low_precision_layernorm", True, False), written=False) for key in (

@@ -3,6 +3,7 @@
 Names are those of Hugging Face `transformers`, as in `decoders`.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from qkv.interop.decoders import sizes, tensors
@@ -104,71 +105,49 @@ def _bert_pieces(
 
 
 POOLER = "the pooler of the first token"
-BERT = Family(
-    name="bert",
-    title="BERT",
-    kind="MaskedLM",
-    preset="bert",
-    architecture="BertForMaskedLM",
-    also=("BertForPreTraining",),
-    auto="AutoModelForMaskedLM",
-    base="bert.",
-    pieces=_bert_pieces(
-        Setting("max_position_embeddings", "sizes.n_ctx", 512), Setting("hidden_act", "layout.mlp", "gelu", ACTS)
-    ),
-    layout=_BOTH_SIDES,
-    rows=_bert_rows,
-    buffers=("*.embeddings.position_ids",),
+_N_CTX = Setting("max_position_embeddings", "sizes.n_ctx", 512)
+
+
+def _masked(
+    name: str,
+    title: str,
+    cls: str,
+    rows: Callable[[ModelConfig], list[Row]],
+    *pieces: Piece,
+    also: tuple[str, ...] = (),
+    left_out: Mapping[str, str] | None = None,
+    **layout: bool | float,
+) -> Family:
+    """A family of masked models of that class in BERT's layout, but for `layout`."""
+    return Family(
+        name=name, title=title, kind="MaskedLM", preset="bert", architecture=cls, also=also,
+        auto="AutoModelForMaskedLM", base=f"{name}.", pieces=pieces, layout=_BOTH_SIDES | layout, rows=rows,
+        buffers=("*.embeddings.position_ids",), left_out=left_out or {}, even_heads=True,
+    )  # fmt: skip
+
+
+BERT = _masked(
+    "bert", "BERT", "BertForMaskedLM", _bert_rows,
+    *_bert_pieces(_N_CTX, Setting("hidden_act", "layout.mlp", "gelu", ACTS)), also=("BertForPreTraining",),
     left_out={"bert.pooler.*": POOLER, "cls.seq_relationship.*": "the next-sentence head"},
-    even_heads=True,
-)
-ROBERTA = Family(
-    name="roberta",
-    title="RoBERTa",
-    kind="MaskedLM",
-    preset="bert",
-    architecture="RobertaForMaskedLM",
-    auto="AutoModelForMaskedLM",
-    base="roberta.",
-    pieces=_bert_pieces(
+)  # fmt: skip
+ROBERTA = _masked(
+    "roberta", "RoBERTa", "RobertaForMaskedLM", _roberta_rows,
+    *_bert_pieces(
         Setting("max_position_embeddings", "sizes.n_ctx", 512, plus=_ROBERTA_FIRST),
-        Setting("hidden_act", "layout.mlp", "gelu", ACTS[:1]),
-        Always("pad_token_id", _ROBERTA_FIRST - 1),
-        vocab=50265,
+        Setting("hidden_act", "layout.mlp", "gelu", ACTS[:1]), Always("pad_token_id", _ROBERTA_FIRST - 1), vocab=50265,
     ),
-    layout=_BOTH_SIDES,
-    rows=_roberta_rows,
-    buffers=("*.embeddings.position_ids",),
     left_out={"roberta.pooler.*": POOLER},
-    even_heads=True,
-)
-DISTILBERT = Family(
-    name="distilbert",
-    title="DistilBERT",
-    kind="MaskedLM",
-    preset="bert",
-    architecture="DistilBertForMaskedLM",
-    auto="AutoModelForMaskedLM",
-    base="distilbert.",
-    pieces=(
-        Setting("vocab_size", "sizes.d_vocab", 30522),
-        Setting("max_position_embeddings", "sizes.n_ctx", 512),
-        Setting("dim", "sizes.d_model", 768),
-        Setting("hidden_dim", "sizes.d_mlp", 3072),
-        Setting("n_layers", "sizes.n_layers", 6),
-        Setting("n_heads", "sizes.n_heads", 12),
-        Setting("activation", "layout.mlp", "gelu", ACTS[:1] + ACTS[4:5]),
-        Always("sinusoidal_pos_embds", False, also=(True,)),  # the rows are in the file either way
-        Always("tie_weights_", True, written=False),
-        TIED_USUALLY,
-        Dropout(("dropout",), ("attention_dropout",), 0.1),
-        *PLAIN,
-    ),
-    layout=_BOTH_SIDES | {"norm_eps": 1e-12},
-    rows=_distilbert_rows,
-    buffers=("*.embeddings.position_ids",),
-    even_heads=True,
-)
+)  # fmt: skip
+DISTILBERT = _masked(
+    "distilbert", "DistilBERT", "DistilBertForMaskedLM", _distilbert_rows,
+    Setting("vocab_size", "sizes.d_vocab", 30522), _N_CTX, Setting("dim", "sizes.d_model", 768),
+    Setting("hidden_dim", "sizes.d_mlp", 3072), Setting("n_layers", "sizes.n_layers", 6),
+    Setting("n_heads", "sizes.n_heads", 12), Setting("activation", "layout.mlp", "gelu", ACTS[:1] + ACTS[4:5]),
+    Always("sinusoidal_pos_embds", False, also=(True,)),  # the rows are in the file either way
+    Always("tie_weights_", True, written=False), TIED_USUALLY, Dropout(("dropout",), ("attention_dropout",), 0.1),
+    *PLAIN, norm_eps=1e-12,
+)  # fmt: skip
 
 
 # The same layout under other names, without a head, and with a head for classes
@@ -240,31 +219,15 @@ def _electra_rows(config: ModelConfig) -> list[Row]:
     ]
 
 
-_N_CTX = Setting("max_position_embeddings", "sizes.n_ctx", 512)
-ELECTRA = Family(
-    name="electra",
-    title="ELECTRA",
-    kind="MaskedLM",
-    preset="bert",
-    architecture="ElectraForMaskedLM",
-    auto="AutoModelForMaskedLM",
-    base="electra.",
-    pieces=_bert_pieces(
-        _N_CTX,
-        Setting("hidden_act", "layout.mlp", "gelu", ACTS[:1]),
-        Joint(
-            ("embedding_size",),
-            _read_embedding_size,
-            lambda config, out: out.update(embedding_size=config.sizes.d_embed or config.sizes.d_model),
-        ),
-        *idle(summary_last_dropout=0.1),
-        usual=(256, 4, 1024),
+ELECTRA = _masked(
+    "electra", "ELECTRA", "ElectraForMaskedLM", _electra_rows,
+    *_bert_pieces(
+        _N_CTX, Setting("hidden_act", "layout.mlp", "gelu", ACTS[:1]),
+        Joint(("embedding_size",), _read_embedding_size,
+              lambda config, out: out.update(embedding_size=config.sizes.d_embed or config.sizes.d_model)),
+        *idle(summary_last_dropout=0.1), usual=(256, 4, 1024),
     ),
-    layout=_BOTH_SIDES,
-    rows=_electra_rows,
-    buffers=("*.embeddings.position_ids",),
-    even_heads=True,
-)
+)  # fmt: skip
 
 
 def _albert_rows(config: ModelConfig) -> list[Row]:
@@ -286,32 +249,18 @@ def _albert_rows(config: ModelConfig) -> list[Row]:
     ]
 
 
-ALBERT = Family(
-    name="albert",
-    title="ALBERT",
-    kind="MaskedLM",
-    preset="bert",
-    architecture="AlbertForMaskedLM",
-    also=("AlbertForPreTraining",),
-    auto="AutoModelForMaskedLM",
-    base="albert.",
-    pieces=_bert_pieces(
-        _N_CTX,
-        Setting("hidden_act", "layout.mlp", "gelu_new", ACTS[1:2] + ACTS[:1] + ACTS[2:]),
-        Setting("embedding_size", "sizes.d_embed", 128, least=1),
-        Always("num_hidden_groups", 1),
+ALBERT = _masked(
+    "albert", "ALBERT", "AlbertForMaskedLM", _albert_rows,
+    *_bert_pieces(
+        _N_CTX, Setting("hidden_act", "layout.mlp", "gelu_new", ACTS[1:2] + ACTS[:1] + ACTS[2:]),
+        Setting("embedding_size", "sizes.d_embed", 128, least=1), Always("num_hidden_groups", 1),
         Always("inner_group_num", 1),
         *idle(down_scale_factor=1, gap_size=0, net_structure_type=0, num_memory_blocks=0),
-        vocab=30000,
-        usual=(4096, 64, 16384),
-        dropout=0.0,
+        vocab=30000, usual=(4096, 64, 16384), dropout=0.0,
     ),
-    layout=_BOTH_SIDES | {"shared_layers": True},
-    rows=_albert_rows,
-    buffers=("*.embeddings.position_ids",),
+    also=("AlbertForPreTraining",), shared_layers=True,
     left_out={"albert.pooler.*": POOLER, "sop_classifier.*": "the sentence-order head"},
-    even_heads=True,
-)
+)  # fmt: skip
 
 # ModernBERT
 

@@ -15,8 +15,8 @@ from qkv.interop.encoders import ENCODERS, POOLER
 from qkv.interop.family import ACTS, PLAIN, TABLE, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
 from qkv.interop.layers import Joint, Windows
 from qkv.interop.name_map import BESIDE, ONE, TRANSPOSED, After, PatchForm, Row
-from qkv.interop.settings import YES_NO, Always, Dropout, ImageSize, Labels, Piece, Reading, Rope, Setting
-from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.interop.settings import WORDS, YES_NO, Always, Dropout, ImageSize, Labels, Piece, Reading, Rope, Setting
+from qkv.jsontypes import JsonMapping
 from qkv.models import layout as layouts
 from qkv.models.layout import ModelConfig
 
@@ -344,10 +344,7 @@ def _read_t5_head(reading: Reading) -> None:
     reading.values |= {"layout.tied": tied, "layout.shared_embedding": not tied, "layout.logit_factor": factor}
 
 
-def _write_t5_head(config: ModelConfig, out: JsonObject) -> None:
-    out |= {"tie_word_embeddings": config.layout.tied, "scale_decoder_outputs": config.layout.tied}
-
-
+_T5_HEAD = ("tie_word_embeddings", "scale_decoder_outputs")
 _T5_MLPS = (("relu", "relu"), ("gated-gelu", "geglu_tanh"), ("gated-silu", "swiglu"), ("gelu", "gelu"))
 T5 = Family(
     name="t5",
@@ -369,7 +366,7 @@ T5 = Family(
         Setting("relative_attention_max_distance", "layout.relative_reach", 128),
         Setting("layer_norm_epsilon", "layout.norm_eps", 1e-6),
         Setting("feed_forward_proj", "layout.mlp", "relu", _T5_MLPS),
-        Joint(("tie_word_embeddings", "scale_decoder_outputs"), _read_t5_head, _write_t5_head),
+        Joint(_T5_HEAD, _read_t5_head, lambda config, out: out.update(dict.fromkeys(_T5_HEAD, config.layout.tied))),
         Joint(("dense_act_fn", "is_gated_act"), lambda reading: None, lambda config, out: None),  # follow from its MLP
         Dropout(("dropout_rate",), (), 0.1),
         Always("is_encoder_decoder", True),
@@ -437,37 +434,9 @@ def families_of(model_type: object) -> list[Family]:
 
 # What is not read
 
-_EXPERTS = "a mixture of experts (routed MLPs)"
-_STATES = "state-space or recurrent layers (Mamba, RWKV)"
-_MEDIA = "images, sound or another medium beside text"
-_APART = "attention to content and to position separately"
-_SPARSE = "sparse, hashed or approximated attention"
-
-BY_KEY: Mapping[str, str] = {
-    "kv_lora_rank": "keys and values from a latent vector (multi-head latent attention)",
-    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "ffn_config"), _EXPERTS),
-    **dict.fromkeys(
-        "vision_config audio_config text_config backbone_config num_mel_bins conv_dim image_size num_channels"
-        " patch_size sampling_rate codebook_size num_codebooks image_token_id audio_token_id prediction_length".split(),
-        _MEDIA,
-    ),
-    **dict.fromkeys(("state_size", "ssm_state_size", "mamba_d_state", "mamba_expand", "linear_num_key_heads"), _STATES),
-    "relative_attention_num_buckets": "score biases by distance in another form than T5's",
-    "attention_window": _SPARSE,
-}
+BY_KEY: Mapping[str, str] = {key: part for part, keys in WORDS["by_key"].items() for key in keys.split()}
 """A key of config.json -> the ingredient that it speaks of."""
-BY_TYPE: Mapping[str, str] = {
-    model_type: ingredient
-    for ingredient, types in {
-        _STATES: "rwkv xlstm recurrent_gemma lfm2",
-        _APART: "deberta deberta-v2 xlnet transfo-xl funnel",
-        _SPARSE: "big_bird bigbird_pegasus nystromformer yoso fnet lsg mra",
-        "q, k and v in one tensor, in an order of its own": "codegen",
-        "hashed attention": "reformer",
-        "several predictions at each position": "prophetnet",
-    }.items()
-    for model_type in types.split()
-}
+BY_TYPE: Mapping[str, str] = {name: part for part, names in WORDS["by_type"].items() for name in names.split()}
 """`model_type` -> the same, where no key says it."""
 
 

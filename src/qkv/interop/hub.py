@@ -9,7 +9,7 @@ code and no pickles. They stay in that library's cache.
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from qkv.errors import MissingExtra, SourceError
+from qkv.errors import MissingExtra, SourceError, first_line
 from qkv.installing import install
 
 PATTERNS = (
@@ -50,8 +50,7 @@ def fetch(name: str) -> Path:
     try:
         found = huggingface_hub.snapshot_download(repository, revision=revision or None, allow_patterns=list(PATTERNS))
     except Exception as error:  # the library raises many kinds, for the network as for a wrong name
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise SourceError(f"hf:{name} cannot be fetched: {reason}") from None
+        raise SourceError(f"hf:{name} cannot be fetched: {first_line(error)}") from None
     return Path(found)
 
 

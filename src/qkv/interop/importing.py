@@ -39,7 +39,6 @@ class Imported:
     """A checkpoint as ours."""
 
     folder: Path
-    """Where it lies."""
     family: Family
     config: ModelConfig
     """With nothing left to resolve."""

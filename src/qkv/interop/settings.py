@@ -6,8 +6,10 @@ nothing a model computes (`HARMLESS`); any other is refused by name, because it 
 
 import json
 import math
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
 from qkv.errors import SourceError
@@ -15,22 +17,9 @@ from qkv.interop.folders import UNQUANTIZED
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.models.layout import ModelConfig, RopeScaling
 
-HARMLESS = frozenset(
-    "_attn_implementation _attn_implementation_internal _commit_hash _name_or_path _num_labels architectures"
-    " bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id mask_token_id unk_token_id"
-    " decoder_start_token_id forced_bos_token_id forced_eos_token_id prefix suppress_tokens begin_suppress_tokens"
-    " dtype torch_dtype transformers_version model_type finetuning_task id2label label2id num_labels problem_type"
-    " initializer_range initializer_factor use_cache gradient_checkpointing return_dict output_attentions"
-    " output_hidden_states output_past remove_invalid_values task_specific_params tokenizer_class torchscript"
-    " use_bfloat16 tf_legacy_loss classif_dropout classifier_dropout classifier_dropout_prob"
-    " exponential_decay_length_penalty bad_words_ids num_beams num_beam_groups diversity_penalty do_sample"
-    " early_stopping encoder_no_repeat_ngram_size length_penalty max_length min_length no_repeat_ngram_size"
-    " num_return_sequences output_scores repetition_penalty return_dict_in_generate temperature top_k top_p"
-    " typical_p pretraining_tp language pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers"
-    " pooler_size_per_head pooler_type directionality initializer_std init_std gradient_checkpointing_kwargs"
-    " unsloth_version unsloth_fixed qa_dropout seq_classif_dropout n_ctx summary_type summary_use_proj"
-    " summary_activation summary_proj_to_labels summary_first_dropout transformers.js_config".split()
-)
+WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+"""Names of keys and kinds of models, as words.toml explains them."""
+HARMLESS = frozenset(WORDS["harmless"].split())
 """Keys that say how to start, save, sample or label, not what is computed from a text's tokens to logits."""
 
 

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from qkv.kernels.attention import Hiding, Keys, Mixed, Queries, Values, Visible
+from qkv.kernels.attention import Attending, Hiding, Keys, Mixed, Queries, Values, Visible
 from qkv.kernels.autograd import Context, Grads, once_differentiable, product_dtype, serves
-from qkv.kernels.elementwise import Attending, attending_for
+from qkv.kernels.elementwise import attending_for
 from qkv.shapes import Float
 
 LONGEST = {torch.bfloat16: 512, torch.float32: 128}

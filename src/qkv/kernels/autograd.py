@@ -25,20 +25,6 @@ from qkv.kernels.attention import Keys, Queries, Stream
 from qkv.kernels.reference import Formulas, Gains, Heads, Kept, NormKind, wide_dtype
 from qkv.shapes import Float
 
-__all__ = [
-    "Context",
-    "Heads",
-    "Norm",
-    "NormKind",
-    "attention_in",
-    "attention_out",
-    "mlp",
-    "norm",
-    "once_differentiable",
-    "product_dtype",
-    "serves",
-]
-
 Grads = tuple[Tensor | None, ...]
 
 

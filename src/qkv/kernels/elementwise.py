@@ -41,23 +41,6 @@ from qkv.kernels.reference import (
 )
 from qkv.shapes import Bool, Float, Float32, Float64, Int64
 
-__all__ = [
-    "ANY_SIZE",
-    "UNMEASURED",
-    "Attending",
-    "Compiled",
-    "Draws",
-    "Kernels",
-    "Multiplied",
-    "Tiles",
-    "attending_for",
-    "chosen",
-    "compiled_for",
-    "is_compiled",
-    "tiles_for",
-    "using",
-]
-
 WIDEST_HEAD = 4096
 """Numbers of a head that a compiled pass works on at a time."""
 
@@ -115,6 +98,8 @@ class Draws(NamedTuple):
 class Compiled(Formulas):
     """The same of float32 and bfloat16 products and a float32 stream, one call each (`native/*.cpp`).
 
+    A method without a docstring of its own is as `Formulas` says.
+
     Sums over rows are made in shares whose number is that of no machine, so results do not depend on threads.
     """
 
@@ -152,7 +137,6 @@ class Compiled(Formulas):
         return call(self._calls[name, dtype], *given)
 
     def norm(self, x: Rows, gain: Gain, bias: Gain | None, kind: NormKind, dtype: torch.dtype) -> tuple[Rows, Kept]:
-        """See `Formulas`."""
         x, gain, (n, d) = x.contiguous(), gain.contiguous(), x.shape
         y, stats = x.new_empty(n, d, dtype=dtype), x.new_empty(n, 2)
         self._call("norm", dtype, n, d, kind.centred, x, gain, bias, kind.eps, y, stats)
@@ -161,7 +145,6 @@ class Compiled(Formulas):
     def norm_back(
         self, dy: Rows, kept: Kept, gain: Gain, bias: Gain | None, kind: NormKind, onto: Rows | None
     ) -> tuple[Rows, Gain, Gain | None]:
-        """See `Formulas`."""
         x, stats, _ = kept
         assert x is not None
         (n, d), dy, gain = x.shape, dy.contiguous(), gain.contiguous()
@@ -176,7 +159,6 @@ class Compiled(Formulas):
         return y @ W, None if bias is None else bias.contiguous()
 
     def plus_product(self, x: Product, y: Rows, W: Weight, bias: Bias | None) -> Product:
-        """See `Formulas`."""
         x, p = x.contiguous(), y @ W
         out = p if p.dtype == x.dtype else torch.empty_like(x)
         self._call("plus", p.dtype, *x.shape, x, p, None if bias is None else bias.contiguous(), out)
@@ -189,7 +171,6 @@ class Compiled(Formulas):
         return s, c
 
     def slope(self, kind: str, ds: Product, kept: Product, *, summed: bool) -> tuple[Product, Bias | None]:
-        """See `Formulas`."""
         n, m = ds.shape
         shares, sums = _sums(ds, m) if summed else (None, None)
         self._call("slope", ds.dtype, n, m, ds, kept, shares, sums)
@@ -202,13 +183,11 @@ class Compiled(Formulas):
         return s, None
 
     def gate_back(self, ds: Product, g: Product, c: Product, a: Product | None) -> tuple[Product, Product]:
-        """See `Formulas`."""
         dg = torch.empty_like(ds)
         self._call("gate_back", ds.dtype, ds.numel(), ds, g, c, dg)
         return ds, dg
 
     def place(self, h: Joined, bias: HeadBias | None, gains: Gains | None, heads: Heads) -> tuple[Sides, Kept]:
-        """See `Formulas`."""
         batch, pos, _, d = h.shape
         q = h.new_empty(batch, heads.n_heads, pos, d)
         k, v = (h.new_empty(batch, heads.n_kv_heads, pos, d) for _ in range(2))
@@ -221,7 +200,6 @@ class Compiled(Formulas):
         return (q, k, v), (h if gains is not None else None, rs, both)
 
     def place_back(self, grads: SideGrads, kept: Kept, heads: Heads, like: Like) -> tuple[Joined, Gains | None]:
-        """See `Formulas`."""
         h, rs, gains = kept
         batch, pos = like.shape[:2]
         sizes = (batch, pos, heads.n_heads, heads.n_kv_heads, heads.d_head)
@@ -360,11 +338,9 @@ class Multiplied(Compiled):
         return self.by.weight_grad(x, d, summed=summed is not None)
 
     def product(self, y: Rows, W: Weight, bias: Bias | None) -> tuple[Product, Bias | None]:
-        """See `Formulas`."""
         return (self.by.product(y, W, bias), None) if self._takes(W) else super().product(y, W, bias)
 
     def product_back(self, d: Product, W: Weight) -> Rows:
-        """See `Formulas`."""
         return self.by.product(d, W, turned=True) if self._takes(W) else super().product_back(d, W)
 
     def sum_back(self, d: Product, W: Weight, d2: Product, W2: Weight) -> Rows:
@@ -374,30 +350,25 @@ class Multiplied(Compiled):
         return self.by.product(d, W, turned=True, other=(d2, W2))
 
     def plus_product(self, x: Product, y: Rows, W: Weight, bias: Bias | None) -> Product:
-        """See `Formulas`."""
         return self.by.plus(x, y, W, bias) if self._takes(W) else super().plus_product(x, y, W, bias)
 
     def hidden(self, kind: str, y: Rows, W: Weight, bias: Bias | None) -> tuple[Product, Product]:
-        """See `Formulas`."""
         if not self._takes(W, activated=True):
             return super().hidden(kind, y, W, bias)
         return self.by.activated(kind, y, W, bias)
 
     def hidden_back(self, kind: str, d: Product, W: Weight, kept: Rows, *, summed: bool) -> tuple[Rows, Gain | None]:
-        """See `Formulas`."""
         if not self._takes(W, activated=True):
             return super().hidden_back(kind, d, W, kept, summed=summed)
         return self.by.sloped(d, W, kept, 2.0 if kind == "relu2" else 1.0), None
 
     def gated(self, y: Rows, W: Weight, W_gate: Weight, bias: Bias | None) -> tuple[Product, Kept]:
-        """See `Formulas`."""
         if not self._takes(W):
             return super().gated(y, W, W_gate, bias)
         s, c, g = self.by.gated(y, W, W_gate, bias)
         return s, (None, g, c)
 
     def gated_back(self, d: Product, W: Weight, kept: Kept) -> tuple[Rows, Rows]:
-        """See `Formulas`."""
         _, g, c = kept
         assert g is not None and c is not None
         return self.by.gated_back(d, W, g, c) if self._takes(W) else super().gated_back(d, W, kept)

@@ -180,8 +180,6 @@ inline floats activated(long kind, floats x) {
 
 }  // namespace
 
-extern "C" long layer_numbers() { return sizeof(Layer) / sizeof(int64_t); }
-
 // x [batch, d_model], overwritten -> logits [batch, vocab], after `older` and `recent` positions of the cache; the tables
 // of turns are those of this position. room: floats [batch, 2 d_model + joined + n_heads d_head + wide + hidden + (n_heads
 // (positions + d_head))].

@@ -93,7 +93,6 @@ class _Progress(Observer):
 
     @property
     def reads_weights(self) -> bool:
-        """Losses only."""
         return False
 
     def __init__(self, progress: Callable[[Told], None]) -> None:

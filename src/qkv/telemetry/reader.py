@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -127,7 +126,6 @@ class Telemetry:
         return found
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     def hold(self) -> None:
@@ -137,9 +135,7 @@ class Telemetry:
     def __enter__(self) -> "Telemetry":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # what there is

@@ -12,7 +12,6 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -117,9 +116,7 @@ class Encoders:
     def __enter__(self) -> "Encoders":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for process in self._processes if error is not None else ():
             process.kill()
         self._threads.shutdown(cancel_futures=True)

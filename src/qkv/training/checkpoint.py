@@ -106,9 +106,7 @@ class Checkpoint:
     """One checkpoint on disk, its hashes verified."""
 
     path: Path
-    """Its folder."""
     state: TrainingState
-    """The training at its step."""
 
     def weights(self) -> dict[str, Tensor]:
         """Every parameter by address."""
@@ -126,7 +124,6 @@ class Standing:
     step: int
     """By the name of its folder."""
     path: Path
-    """Its folder."""
     state: TrainingState | None
     """The training at its step; None where state.json cannot be read."""
     files: Mapping[str, str]

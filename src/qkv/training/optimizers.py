@@ -345,7 +345,7 @@ class Optimizer:
         return {address: found.get(address, 1.0) for address in self._catalogue.addresses}
 
     def clip_and_measure(self, clip: float, norms: Tensor | None = None) -> tuple[float, np.ndarray]:
-        """`clip_and_measure` of all parameters, where of a matrix of low rank the gradient of its factors counts.
+        """As the function of that name, of all parameters; of a matrix of low rank the gradient of its factors counts.
 
         Its own gradient, which is there to be looked at, is scaled with them.
         """
@@ -447,15 +447,6 @@ def make_optimizer(
     return Optimizer(catalogue, rules, held, low_rank)
 
 
-def clip_gradients(parameters: Sequence[Tensor], clip: float) -> float:
-    """Scale all gradients down together so that their global 2-norm is at most `clip` (0 = leave them); in place.
-
-    Returns the norm before clipping, 0 without gradients; where it is not finite, nothing is scaled.
-    Pascanu, Mikolov and Bengio 2013, arXiv 1211.5063.
-    """
-    return clip_and_measure(parameters, clip)[0]
-
-
 def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
     """The 2-norm of each of n gradients and, last, of them all: float [n + 1], where they are."""
     by = elementwise.compiled_for(gradients[0])
@@ -470,7 +461,10 @@ def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
 def clip_and_measure(
     parameters: Sequence[Tensor], clip: float, norms: Tensor | None = None
 ) -> tuple[float, np.ndarray]:
-    """`clip_gradients`, and the norm before clipping of each gradient, float64 [n], NaN where there is none.
+    """Scale all gradients down together so that their global 2-norm is at most `clip` (0 = leave them); in place.
+
+    Returns the norm before clipping, 0 without gradients, and that of each gradient, float64 [n], NaN where there is
+    none. Where the norm is not finite, nothing is scaled. Pascanu, Mikolov and Bengio 2013, arXiv 1211.5063.
 
     `norms`: what `gradient_norms` says of the gradients that are there, where that is known.
     """

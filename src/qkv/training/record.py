@@ -43,15 +43,11 @@ class RunContext:
     model: "nn.Module"
     """The model in training, with the weights of `start_step`."""
     catalogue: "Catalogue"
-    """Its matrices by address."""
     task: "Objective"
-    """What it is trained to do."""
     corpus: "Data | None" = None
     """What it trains on; None of a training that is not ours."""
     config: "TrainingConfig"
-    """What was asked for."""
     machine: "Machine"
-    """Where it runs."""
     optimizer: "Optimizer | None" = None
     """Its state by address, to be read only; None of a training that is not ours."""
     folder: Path | None = None
@@ -93,9 +89,7 @@ class EvaluationRecord:
     loss: float
     """Mean nats per target."""
     n_targets: int
-    """Targets scored."""
     is_best: bool
-    """Whether this is the lowest loss so far."""
     seconds: float
     """Wall time of the pass."""
     wall_seconds: float
@@ -107,7 +101,6 @@ class Event:
     """Something worth a sentence: a horizon fixed, patience ended, a checkpoint skipped, a number gone."""
 
     step: int
-    """When."""
     kind: str
     """One word: horizon, patience, target, nan, interrupt, checkpoint."""
     sentence: str
@@ -133,7 +126,6 @@ class Outcome:
     last_loss: float
     """Full-validation loss at the last step; NaN where it was not measured (a run that was interrupted)."""
     stopped_because: StopReason
-    """Why it ended."""
     train_seconds: float
     """Wall time of the loop over all sessions: updates, validation, checkpoints and watching."""
     tokens_per_second: float
@@ -155,10 +147,7 @@ class Observer:
         return self.reads_weights and self.wants(step)
 
     def on_start(self, context: RunContext) -> None:
-        """Before the first update of this session."""
-
-    def on_resume(self, step: int) -> None:
-        """After `on_start` of a resumed run: forget everything labelled later than `step`."""
+        """Before the first update of this session: forget everything labelled later than `context.start_step`."""
 
     def wants(self, step: int) -> bool:
         """Whether to be shown the update that leads to `step`: a function of `step` and what `on_start` told."""

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
 from qkv.errors import Interrupted, typed
@@ -56,14 +56,11 @@ class StopSignals:
             self._before = {number: signal.signal(number, self._note) for number in _STATUS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
     def received(self) -> bool:
-        """Whether a signal has come."""
         return self.exit_status != 0
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -82,15 +79,12 @@ class TrainingSetup(Generic[DataT, ModelT]):
     catalogue: "Catalogue"
     """Its matrices by address, as `plan.at_start()` gave it."""
     task: Objective[DataT, ModelT]
-    """What it is trained to do."""
     corpus: DataT
-    """What it learns from."""
     config: TrainingConfig
     """How much, how often it is checked, when it ends."""
     optimizer: Optimizer
     """Made by `make_optimizer(catalogue, config.optimizer)`."""
     machine: Machine
-    """Where it runs."""
     seed: int
     """Names every draw."""
     folder: "RunFolder | None" = None
@@ -98,7 +92,6 @@ class TrainingSetup(Generic[DataT, ModelT]):
     constraint: Constraint | None = None
     """What changes do to weights before and after an update."""
     observers: Sequence[Observer] = ()
-    """Who watches."""
     resume: Checkpoint | None = None
     """The checkpoint to go on from, by `checkpoint.latest_valid(folder)`: its weights and optimizer state are loaded
     here; a training that is finished there is returned as it is."""
@@ -198,8 +191,6 @@ class Session:
             folder=None if setup.folder is None else setup.folder.path,
         )
         self.show_observers("on_start", context)
-        if resume is not None:
-            self.call_observers("on_resume", state.step)
         for number, rollback in enumerate(state.rollbacks, 1):
             if rollback.to == state.step:  # its row would be gone with those of the steps that are made again
                 self.tell(f"rollback {number}", str(rollback), rollback.address)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from qkv.data.sources.tables import SURVEYED_ROWS, choose_text
-from qkv.errors import MissingExtra, SourceError
+from qkv.errors import MissingExtra, SourceError, first_line
 from qkv.installing import install
 from qkv.words import some
 
@@ -28,8 +28,7 @@ def hub_splits(name: str) -> dict[str, object]:
     try:
         splits = dict(datasets.load_dataset(path, subset or None))
     except Exception as error:  # the library raises many kinds, for the network as for a wrong name
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise SourceError(f"hf:{name} cannot be loaded: {reason}") from None
+        raise SourceError(f"hf:{name} cannot be loaded: {first_line(error)}") from None
     if "train" not in splits:
         raise SourceError(f"hf:{name} has no split named train; it has {some(list(splits), 6)}")
     return splits

@@ -26,28 +26,12 @@ from qkv.signatures import signature_of_file
 from qkv.words import many, some
 
 _FORMATS = {
-    ".png": "PNG",
-    ".jpg": "JPEG",
-    ".jpeg": "JPEG",
-    ".jpe": "JPEG",
-    ".jfif": "JPEG",
-    ".jp2": "JPEG2000",
-    ".j2k": "JPEG2000",
-    ".avif": "AVIF",
-    ".qoi": "QOI",
-    ".bmp": "BMP",
-    ".gif": "GIF",
-    ".webp": "WEBP",
-    ".tif": "TIFF",
-    ".tiff": "TIFF",
-    ".ppm": "PPM",
-    ".pgm": "PPM",
-    ".pbm": "PPM",
-    ".pnm": "PPM",
-}
-"""How the name of an image file ends -> what Pillow calls its format. Whatever its name is, a file is taken for one of
-these and for nothing else: other formats may start another program, as PostScript does (Ghostscript)."""
-CLASS_SUFFIXES = frozenset(_FORMATS)
+    "PNG": ".png", "JPEG": ".jpg .jpeg .jpe .jfif", "JPEG2000": ".jp2 .j2k", "AVIF": ".avif", "QOI": ".qoi",
+    "BMP": ".bmp", "GIF": ".gif", "WEBP": ".webp", "TIFF": ".tif .tiff", "PPM": ".ppm .pgm .pbm .pnm",
+}  # fmt: skip
+"""What Pillow calls a format -> how names of its files end. Whatever its name is, a file is taken for one of these and
+for nothing else: other formats may start another program, as PostScript does (Ghostscript)."""
+CLASS_SUFFIXES = frozenset(ending for endings in _FORMATS.values() for ending in endings.split())
 """How the name of an image file ends."""
 _LONGEST_SIDE = 64
 """Of images for which no size was asked: beyond it a processor would be busy for hours."""
@@ -189,7 +173,7 @@ def _formats() -> list[str]:
     """Pillow's names of the formats that are read, as far as this version of it has them."""
     library = _pillow()
     library.init()
-    return [name for name in dict.fromkeys(_FORMATS.values()) if name in library.OPEN]
+    return [name for name in _FORMATS if name in library.OPEN]
 
 
 def listed(folder: Path) -> list[Path]:

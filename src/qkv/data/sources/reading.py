@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from qkv.errors import MissingExtra, SourceError, missing_file, typed
+from qkv.errors import MissingExtra, SourceError, first_line, missing_file, typed
 from qkv.installing import install
 from qkv.signatures import HEAD, annotation, is_pointer, refuse_pointer, signature_of, signature_of_file
 
@@ -72,7 +72,7 @@ def _parquet(path: Path) -> "Iterator[ParquetFile]":
         with ParquetFile(path) as file:
             yield file
     except (ArrowException, OSError, ValueError) as error:
-        raise SourceError(f"{str(path)!r} is not a whole Parquet table: {_first_line(error)}") from None
+        raise SourceError(f"{str(path)!r} is not a whole Parquet table: {first_line(error)}") from None
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
@@ -80,10 +80,6 @@ def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
     with _parquet(path) as file:
         for batch in file.iter_batches(batch_size=1024):
             yield from batch.to_pylist()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -151,7 +147,7 @@ def _not_whole(path: Path, error: Exception) -> SourceError:
     with open(path, "rb") as file:
         begins = file.read(len(magic)) == magic
     known = None if begins else signature_of_file(path)
-    what = known.told(path) if known else f"not a whole {kind} file: {_first_line(error)}"
+    what = known.told(path) if known else f"not a whole {kind} file: {first_line(error)}"
     return SourceError(f"{str(path)!r} is {what}")
 
 

@@ -75,7 +75,6 @@ class Source:
     text_file: Path | None = None
     """The file of one long text, which may be cut at any character; None where there are documents."""
     read: Callable[[int, int | None], Iterator[Chunk]]
-    """Gives its chunks."""
     note: str = ""
     """What a person should know about how it was read, or empty."""
     published: Published | None = None
@@ -294,7 +293,8 @@ def text_chunks(path: Path, start: int = 0, stop: int | None = None, file: int =
     yield Chunk(before or "", True, file)
 
 
-def _file(path: Path, facts: FileFacts, layout: TableFormat | None = None) -> SourceFile:
+def source_file(path: Path, facts: FileFacts, layout: TableFormat | None = None) -> SourceFile:
+    """A file that was read, and how where it is a table."""
     return SourceFile(path=path, n_bytes=facts.n_bytes, n_raw=facts.n_raw, layout=layout)
 
 
@@ -308,7 +308,7 @@ def _text_file(path: Path) -> Source:
         n_bytes=facts.n_bytes,
         text_file=path,
         read=lambda start, stop: text_chunks(path, start, stop),
-        files=(_file(path, facts),),
+        files=(source_file(path, facts),),
         marks=facts.marks,
     )
 
@@ -324,7 +324,7 @@ def _layout(path: Path, config: DataConfig) -> TableFormat:
 def _table(path: Path, config: DataConfig) -> Source:
     facts = examine(path)
     layout = _layout(path, config)
-    file = _file(path, facts, layout)
+    file = source_file(path, facts, layout)
     return Source(
         name=source_name(path),
         kind=layout.kind,
@@ -426,7 +426,7 @@ def _files(folder: Path, paths: Sequence[Path], found: _Found, config: DataConfi
                 refused.append(error)
                 passed.append(Passed(path, f"a table that is not read: {_reason(error, path)}"))
                 continue
-        texts.append(_file(path, facts, layout))
+        texts.append(source_file(path, facts, layout))
         marks.update(facts.marks)
         name = path.relative_to(folder).as_posix()
         digest.update(f"{name}\0{facts.sha256}\n".encode("utf-8", "surrogateescape"))

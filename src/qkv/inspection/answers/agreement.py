@@ -2,7 +2,8 @@
 
 A headline holds for the models it was measured on, so a run of the default recipe is compared with the study of that
 recipe (`DEFAULT_CLAIMS`), any other run with the studies of the textbook one (`CLAIMS`). Both list what one causal run
-has a number for; the studies' numbers and conditions are in `kept_answers.json`, which `docs/generate.py` writes.
+has a number for, in `claims.toml`; the studies' numbers and conditions are in `kept_answers.json`, which
+`docs/generate.py` writes.
 A run's numbers come from its telemetry and weights, or, where a pass through the model is needed, from `passes`, which
 training makes at its end and keeps as the fact `agreement`.
 """
@@ -10,6 +11,7 @@ training makes at its end and keeps as the fact `agreement`.
 import contextlib
 import json
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -83,142 +85,13 @@ class Claim:
         return here * there > 0 and abs(here) >= self.least * abs(there)
 
 
-CLAIMS = (
-    Claim(
-        study="token-identity",
-        contrast="nearest 1 - 0 (causal)",
-        arm="causal",
-        words="after layer 1 the nearest row of W_E names far fewer tokens than before it",
-        measure="tokens named after layer 1 minus those before it",
-        least=0.5,
-    ),
-    Claim(
-        study="gradient-path",
-        contrast="around (trained)",
-        arm="trained",
-        words="almost none of the gradient reaches the embeddings around all layers",
-        measure="the share around all layers",
-        within=0.05,
-    ),
-    Claim(
-        study="gradient-path",
-        contrast="V - (Q + K) (trained)",
-        arm="trained",
-        words="more of the gradient reaches the embeddings through q and k than through v",
-        measure="the share through v minus the share through q and k",
-    ),
-    Claim(
-        study="gradient-path",
-        contrast="half way QK - VO (trained)",
-        arm="trained",
-        words="W_Q and W_K are halfway to where they end before W_V and W_O",
-        measure="the lead of W_V and W_O",
-        is_step=True,
-        passed=False,
-    ),
-    Claim(
-        study="collocation",
-        contrast="the commonest word with all, less others",
-        arm="causal",
-        words="the commonest word has much lower dot products with all tokens than others have",
-        measure="the commonest word's minus the others'",
-        least=0.5,
-        passed=False,
-    ),
-    Claim(
-        study="what-is-trained",
-        contrast="frequent rows moved more (adamw)",
-        arm="adamw",
-        words="how frequent a token is says little about how far its row of W_E moved",
-        measure="the correlation of their ranks",
-        within=0.2,
-        passed=False,
-    ),
-    Claim(
-        study="what-is-trained",
-        contrast="rows never met (adamw)",
-        arm="adamw",
-        words="rows of tokens that never occur do not move",
-        measure="how far they moved",
-        within=0.0,
-        passed=False,
-    ),
-    Claim(
-        study="what-moved-q",
-        contrast="L0.q: encodings - matrix (adamw)",
-        arm="adamw",
-        words="q of layer 0 changed more because W_Q did than because the encodings did",
-        measure="the encodings' share minus W_Q's",
-    ),
-)
+def _claims(recipe: str) -> tuple[Claim, ...]:
+    rows = tomllib.loads(Path(__file__).with_name("claims.toml").read_text(encoding="utf-8"))[recipe]
+    return tuple(Claim(**row) for row in rows)
 
-DEFAULT_CLAIMS = (
-    Claim(
-        study="default-recipe",
-        arm="trained",
-        contrast="nearest 1",
-        key="nearest 1 - 0 (causal)",
-        words="after layer 1 the nearest row of W_E still names the tokens",
-        measure="tokens named after layer 1 minus those before it",
-        within=5.0,
-    ),
-    Claim(
-        study="default-recipe",
-        arm="trained",
-        contrast="around",
-        key="around (trained)",
-        words="a good part of the gradient reaches the embeddings around all layers",
-        measure="the share around all layers",
-        least=0.5,
-    ),
-    Claim(
-        study="default-recipe",
-        arm="trained",
-        contrast="V - (Q + K)",
-        key="V - (Q + K) (trained)",
-        words="the gradient reaches the embeddings through v about as much as through q and k together",
-        measure="the share through v minus the share through q and k",
-        within=0.1,
-    ),
-    Claim(
-        study="default-recipe",
-        arm="trained",
-        contrast="QK - VO half way",
-        key="half way QK - VO (trained)",
-        words="W_Q and W_K are halfway to where they end after W_V and W_O",
-        measure="the lag of W_Q and W_K",
-        is_step=True,
-        passed=False,
-    ),
-    Claim(
-        study="default-recipe",
-        arm="trained",
-        contrast="the word",
-        key="the commonest word with all, less others",
-        words="the commonest word has lower dot products with all tokens than others have",
-        measure="the commonest word's minus the others'",
-        least=0.5,
-        passed=False,
-    ),
-    Claim(
-        study="default-recipe",
-        arm="trained",
-        contrast="frequent rows",
-        key="frequent rows moved more (adamw)",
-        words="rows of frequent tokens moved farther",
-        measure="the correlation of their ranks",
-        least=0.5,
-        passed=False,
-    ),
-    Claim(
-        study="default-recipe",
-        arm="trained",
-        contrast="L0.q: encodings - matrix",
-        key="L0.q: encodings - matrix (adamw)",
-        words="q of layer 0 changed more because the encodings did than because W_Q did",
-        measure="the encodings' share minus W_Q's",
-    ),
-)
+
+CLAIMS = _claims("textbook")
+DEFAULT_CLAIMS = _claims("default")
 """The same of the recipe that `qkv train` uses unless told otherwise."""
 
 

@@ -30,7 +30,6 @@ class Answer:
     brief: str = ""
     """The same in a line for a first glance; empty where `sentence` is one already."""
     more: tuple[str, ...] = ()
-    """Further sentences."""
     numbers: dict[str, float | None] = field(default_factory=dict)
     """What the sentences rest on, by label with its unit; None is undefined."""
     address: str = ""
@@ -57,12 +56,10 @@ class Evidence:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The run's tokenizer."""
         return self.run.tokenizer
 
     @property
     def task(self) -> Task:
-        """What it was trained to do."""
         return self.run.task
 
     @property

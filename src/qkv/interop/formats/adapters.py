@@ -16,17 +16,11 @@ from qkv.errors import SourceError
 from qkv.interop.folders import ADAPTER, INDEX, MERGE, SINGLE, Weights, no_base, no_model, read_json
 from qkv.interop.hub import fetch
 from qkv.interop.layers import Joint
-from qkv.interop.settings import Always, Reading, read_config
+from qkv.interop.settings import WORDS, Always, Reading, read_config
 from qkv.words import many
 
-_WITHOUT_EFFECT = (
-    "peft_version base_model_name_or_path auto_mapping inference_mode revision task_type target_modules"
-    " exclude_modules modules_to_save layers_to_transform layers_pattern r rank_pattern lora_alpha lora_dropout"
-    " use_rslora fan_in_fan_out bias megatron_core loftq_config eva_config qalora_group_size runtime_config"
-).split()
-"""Keys that are read elsewhere, or say how to train or what to save; its tensors tell the rest."""
 _PIECES = (
-    Joint(tuple(_WITHOUT_EFFECT), lambda reading: None, lambda config, out: None),
+    Joint(tuple(WORDS["adapter"].split()), lambda reading: None, lambda config, out: None),
     Always("peft_type", "LORA"),
     Always("alpha_pattern", {}),
     Always("init_lora_weights", True, also=("gaussian", "eva", "orthogonal")),  # others change the model's weights too

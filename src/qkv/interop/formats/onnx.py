@@ -38,7 +38,6 @@ class _Exported(nn.Module):
         self.model = model
 
     def forward(self, *given: Tensor) -> Tensor:
-        """Logits."""
         return self.model(*given[::2], *(mask != 0 for mask in given[1::2]))
 
 

@@ -32,11 +32,9 @@ class Check:
     name: str
     """files, checkpoints, telemetry or replay; of an imported history also succession."""
     compared: int
-    """How many things were compared."""
     what: str
     """What they are, in words that follow the number."""
     faults: tuple[Fault, ...] = ()
-    """What is wrong."""
     unchecked: tuple[str, ...] = ()
     """What could not be checked, or not exactly, and why; a sentence each."""
 
@@ -46,7 +44,6 @@ class Verdict:
     """All checks of one run folder."""
 
     run: Path
-    """The folder."""
     checks: tuple[Check, ...]
     """In the order in which they were made."""
     is_unfinished: bool = False
