@@ -303,7 +303,7 @@ NOT_JUDGED = {
     "a loop": ("while True: pass\n", r"was stopped after 2 s; look for a loop"),
     "a loop inside": (
         SOLUTION.replace("    return out\n", "    while True: pass\n"),
-        r"attention in .*mine.py was stopped after 2 s",
+        r"attention in .*mine.py was stopped after 6 s",
     ),
     "a lack": (
         SOLUTION.replace("def attention_backward", "def backward"),
@@ -324,12 +324,16 @@ NOT_JUDGED = {
 }
 
 
+SECONDS = {"a loop": "2", "a loop inside": "6"}
+"""Python and NumPy start within the second, also on a busy machine."""
+
+
 @pytest.mark.parametrize("what", NOT_JUDGED)
 def test_a_file_that_cannot_be_judged_gets_one_sentence_and_status_2(what, tmp_path, capsys):
     source, said = NOT_JUDGED[what]
     path = written(tmp_path, source)
     began = time.monotonic()
-    assert cli.main(["learn", "check", str(path), "--seconds", "2" if "loop" in what else "20"]) == 2
+    assert cli.main(["learn", "check", str(path), "--seconds", SECONDS.get(what, "20")]) == 2
     assert time.monotonic() - began < 20
     (sentence,) = capsys.readouterr().err.removesuffix("\n").split("\n")
     assert re.search(said, sentence.removeprefix("qkv: ")), sentence
