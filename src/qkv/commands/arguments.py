@@ -48,6 +48,7 @@ def number(expected: str, fits: Callable[[float], bool]) -> Callable[[str], floa
     """A number that `fits`; NaN never does."""
 
     def convert(text: str) -> float:
+        """Raises ArgumentTypeError for any other."""
         try:
             value = float(text)
         except ValueError:
