@@ -24,7 +24,7 @@ SIZES = {
     "quick: 2 x 64": Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=20, val_tokens=2048),
     "full: 2 x 128": Scale(d_model=128, n_layers=2, n_heads=4, n_ctx=64, batch_size=16, steps=10, val_tokens=2048),
 }
-SEEDS, TURNS = 24, 1
+SEEDS, TURNS = 24, 3
 
 
 def main(source: str) -> None:
