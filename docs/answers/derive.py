@@ -12,6 +12,10 @@ import numpy as np
 
 ON_THE_WAY = {"loss at a quarter": 0.25, "loss at half": 0.5, "loss at three quarters": 0.75}
 here = Path(__file__).parent
+logged = sorted(p.stem for p in (here / "results").glob("*-full.json"))
+if len(sys.argv) != 2 or sys.argv[1] not in logged:
+    print(f"type the name of a run whose log is kept: {', '.join(logged)}", file=sys.stderr)
+    sys.exit(2)
 kept = json.loads((here / "results" / f"{sys.argv[1]}.json").read_text("utf-8"))
 packed = (here / "runs" / Path(kept["run"]).name / "archive.json.bz2").read_bytes()
 columns = [block["columns"] for block in json.loads(bz2.decompress(packed))]

@@ -1,13 +1,18 @@
 """What tests of whole trainings ask for: a small model of every kind, on data of our own making."""
 
 import gzip
+import signal
 import struct
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import qkv
 from qkv.randomness import generator
 
 STEPS = 12
@@ -53,3 +58,24 @@ def asked(sources_by_task: dict) -> Callable[..., dict]:
         return made | {"seed": 3} | more
 
     return given
+
+
+@pytest.fixture
+def killed_and_resumed(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
+    """What is typed after `qkv train` -> folders of a run left alone, and of one killed at a checkpoint and resumed."""
+
+    def made(*typed: str) -> tuple[Path, Path]:
+        command = [sys.executable, "-m", "qkv", "train", *typed, "--out"]
+        whole, killed = tmp_path / "whole", tmp_path / "killed"
+        subprocess.run([*command, str(whole)], check=True, capture_output=True)
+        process = subprocess.Popen([*command, str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not list(killed.glob("checkpoints/step-0000006*")):
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (killed / "manifest.json").exists(), "it ended before it was killed"
+        resumed = qkv.train(out=killed, resume=True, report=False)
+        assert resumed.summary["resumed_from_step"] > 0
+        return whole, killed
+
+    return made

@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -151,20 +148,10 @@ def test_the_same_seed_gives_the_same_bytes(table: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_kill_and_resume_gives_the_same_bytes(table: Path, tmp_path: Path) -> None:
+def test_kill_and_resume_gives_the_same_bytes(table: Path, killed_and_resumed) -> None:
     options = ["--task", "classify", "--steps", "240", "--no-report", "--precision", "fp32", "--threads", "1"]
     options += ["--set", ",".join(f"{name}={value}" for name, value in SMALL.items())]
-    command = [sys.executable, "-m", "qkv", "train", str(table), *options]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([*command, "--out", str(whole)], check=True, capture_output=True)
-    process = subprocess.Popen([*command, "--out", str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and not list(killed.glob("checkpoints/step-0000006*")):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (killed / "manifest.json").exists(), "it ended before it was killed"
-    resumed = qkv.train(out=killed, resume=True, report=False)
-    assert resumed.summary["resumed_from_step"] > 0
+    whole, killed = killed_and_resumed(str(table), *options)
     for name in ("model.safetensors", "best.safetensors"):
         assert (whole / name).read_bytes() == (killed / name).read_bytes()
     assert (whole / "linear.safetensors").read_bytes() == (killed / "linear.safetensors").read_bytes()

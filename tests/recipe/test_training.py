@@ -6,8 +6,6 @@ import json
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -208,22 +206,10 @@ def test_the_null_is_recorded_beside_the_run_at_equal_steps(text: Path, tmp_path
 
 
 @pytest.mark.parametrize("task", ["causal", "masked"])
-def test_kill_at_any_moment_and_resume_gives_the_same_bytes(text: Path, tmp_path: Path, task: str) -> None:
+def test_kill_at_any_moment_and_resume_gives_the_same_bytes(text: Path, killed_and_resumed, task: str) -> None:
     options = ["--tokenizer", "word", "--task", task, "--steps", "300", "--no-report", "--on-spike", "ignore"]
     options += ["--set", ",".join(f"{name}={value}" for name, value in SMALL.items())]
-    command = [sys.executable, "-m", "qkv", "train"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([*command, str(text), *options, "--out", str(whole)], check=True, capture_output=True)
-    process = subprocess.Popen(
-        [*command, str(text), *options, "--out", str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    while process.poll() is None and not list(killed.glob("checkpoints/step-0000006*")):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (killed / "manifest.json").exists(), "it ended before it was killed"
-    resumed = qkv.train(out=killed, resume=True, report=False)
-    assert resumed.summary["resumed_from_step"] > 0
+    whole, killed = killed_and_resumed(str(text), *options)
     for name in ("model.safetensors", "best.safetensors"):
         assert digest(whole / name) == digest(killed / name)
     with qkv.load(whole).telemetry() as a, qkv.load(killed).telemetry() as b:

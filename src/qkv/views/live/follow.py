@@ -128,10 +128,10 @@ class Answering(Protocol):
 
 
 class Follower(Generic[P]):
-    """What a server shows: a folder that is looked at again and again, and whoever listens is told when what was seen
-    has changed; with what of it can be read and asked.
+    """What a server shows of a folder, and what can be asked of it. It looks at the folder again and again, and tells
+    all listeners when something has changed.
 
-    `look(folder)` gives what is told, a dataclass of plain values.
+    `look(folder)` gives what they are told, a dataclass of plain values.
     """
 
     entry = "live.js"

@@ -23,7 +23,7 @@ _LEFT = re.compile(r"^\s*(?:import\b[^(]|export\b)", re.MULTILINE)
 
 
 def static_text(name: str) -> str:
-    """A file of `FOLDERS` by its name, of which there is one, from wherever the package is installed."""
+    """The text of a file in one of `FOLDERS`; no two of them have the same name."""
     places = (files("qkv.views") / folder / name for folder in FOLDERS)
     return next(place for place in places if place.is_file()).read_text(encoding="utf-8")
 
