@@ -143,7 +143,9 @@ class Tag(Classify):
 
     def _answered(self, said: np.ndarray, owners: np.ndarray) -> np.ndarray:
         """The label of each word, int64 [n], by what the model says of it [n, n_classes]."""
-        return said.argmax(1) if len(said) else np.zeros(0, dtype=np.int64)
+        if self.combined is None or self.combined.transitions is None:
+            return said.argmax(1)
+        return decoded(log_softmax(said), owners, self.combined.transitions)
 
     def decisions(self, model: TextClassifier, data: Examples) -> JsonObject:
         """See `qkv.tasks.labels.decisions.word_decisions`."""
@@ -175,7 +177,7 @@ class Tag(Classify):
         part = labelled_words(list(texts), [words_of(text) for text in texts], None, tokenizer)
         said = self._together(part.read, self._logits_of(model, part, np.arange(len(part))))
         answers, found = self._answered(said, part.owners), [[] for _ in texts]
-        sure = np.exp(log_softmax(said)[np.arange(len(said)), answers]) if len(said) else said
+        sure = np.exp(log_softmax(said)[np.arange(len(said)), answers])
         for first, end, label in self._found(answers, part.owners, model.config.classes):
             text, (start, until) = int(part.owners[first]), (part.spans[first][0], part.spans[end - 1][1])
             found[text].append(
@@ -211,11 +213,6 @@ class Entities(Tag):
         """The F1 of entities, with its interval over texts."""
         found = hits(answers, _words(part), self.names)
         return Figure(*bootstrap(found[0][:, None], found[1][:, None]), f"entity F1{of}")
-
-    def _answered(self, said: np.ndarray, owners: np.ndarray) -> np.ndarray:
-        if self.combined is None or self.combined.transitions is None:
-            return super()._answered(said, owners)
-        return decoded(log_softmax(said), owners, self.combined.transitions)
 
     def _chosen(self, combined: Combined, data: Examples, attention: np.ndarray) -> Combined:
         """With what gives the highest F1."""
