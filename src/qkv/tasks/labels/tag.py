@@ -152,8 +152,7 @@ class Tag(Classify):
         val = _words(data.val)
         said = self._together(val.read, self._logits_of(model, val, np.arange(len(val))))
         answers = self._answered(said, val.owners)
-        labels = self._by_label(answers, val, data.classes)
-        return word_decisions(val, data.classes, said, answers) | {"labels": labels}
+        return word_decisions(val, data.classes, said, answers) | {"labels": self._by_label(answers, val, data.classes)}
 
     def _by_label(self, answers: np.ndarray, part: LabelledWords, names: Sequence[str]) -> list[JsonObject]:
         """Of each label."""
