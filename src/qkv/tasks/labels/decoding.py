@@ -4,8 +4,7 @@
 
 where O costs `penalty` nats more and the end of a text counts as a label. Weight and penalty have the highest F1 on
 training texts that neither part was fitted to, with attention or without it. If this is not more than one standard
-error above the F1 of the linear model's most probable labels, the answers are these, or with attention, where it takes
-part, the most probable labels of both, if their F1 is not lower.
+error above the F1 of the linear model's most probable labels, the answers are these.
 """
 
 from collections.abc import Sequence
@@ -108,6 +107,6 @@ def choose(combined: Combined, attention: np.ndarray, data: Examples, names: Seq
     best, counted = int(np.argmax(f1)), len(tried) - len(_WAYS)
     one, other = ((tried[i][0] - f1[i] * tried[i][1]) / max(1.0, tried[i][1].sum()) for i in (best, counted))
     clear = len(one) > 1 and f1[best] - f1[counted] > len(one) ** 0.5 * (one - other).std(ddof=1)
-    found = tried[best if clear else 0 if f1[0] >= f1[counted] else counted][2]
+    found = tried[best if clear else counted][2]
     every = found.decoding[0] * transitions(train, names) - found.decoding[1] * outside
     return replace(found, transitions=every if any(found.decoding) else None)
