@@ -10,6 +10,7 @@ import pytest
 import qkv
 from qkv import cli
 from qkv.errors import ConfigError, UserError
+from qkv.inspection.answers.loss import _combined
 from qkv.views.report.report import read_report
 
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 1, "d_mlp": 32, "batch_size": 16}
@@ -36,7 +37,10 @@ def test_a_run_keeps_its_figures_and_eval_repeats_them(run, capsys: pytest.Captu
     metric = run.task.metric
     summary = run.summary
     assert metric == ("entity_f1" if "O" in run.config.model.classes else "accuracy")
-    assert {*summary["baselines"]} == {"by_word", "linear"} and summary["baselines"]["linear"] == summary[metric] == 1.0
+    assert {*summary["baselines"]} == {"majority", "by_word", "linear"}
+    assert summary["baselines"]["linear"] == summary[metric] == 1.0
+    with run.telemetry() as telemetry:
+        assert telemetry.facts()["baselines"]["majority"] > telemetry.facts()["baselines"]["linear"]
     assert {f"linear_{metric}", f"attention_{metric}", f"{metric}_interval", "attention_share"} <= {*summary}
     assert cli.main(["eval", str(run.path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -44,6 +48,7 @@ def test_a_run_keeps_its_figures_and_eval_repeats_them(run, capsys: pytest.Captu
     assert cli.main(["show", str(run.path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert ("entity F1 100%" if metric == "entity_f1" else "accuracy 100%") in said and "words, neighbors" in said
+    assert "chosen together" not in said  # nothing is gained where every label is right already
 
 
 def test_it_answers_with_places(run, capsys: pytest.CaptureFixture) -> None:
@@ -101,3 +106,9 @@ def test_kill_and_resume_gives_the_same_bytes(sources_by_task: dict, killed_and_
     whole, killed = killed_and_resumed(str(sources_by_task["tag"]), *options)
     for name in ("model.safetensors", "best.safetensors", "linear.safetensors"):
         assert (whole / name).read_bytes() == (killed / name).read_bytes()
+
+
+def test_what_was_chosen_for_entities_is_said() -> None:
+    (said,) = _combined({"transition_weight": 0.5, "outside_penalty": 1.5}, "entity_f1")
+    assert "transitions between labels weigh 0.50, and O costs 1.5 nats more" in said
+    assert _combined({"transition_weight": 0.0, "outside_penalty": 0.0}, "entity_f1") == ()

@@ -202,7 +202,9 @@ class Examples(DataSet):
         """The numbers of the training texts that the linear model is fitted to, increasing; all of a usual set."""
         mean = sum(map(len, self.train.texts)) / len(self.train)
         most = min(MOST_COUNTED, int(MOST_CHARACTERS / max(1.0, mean)))
-        return np.sort(sample("labelled baselines", self.train.classes, max(1, most)))
+        kinds = np.zeros(self.n_train, dtype=np.int64) if self.shape == "words" else self.train.classes
+        chosen = sample("labelled baselines", kinds, max(1, most * self.n_train // len(self.train)))
+        return np.flatnonzero(self.train.each(np.isin(np.arange(self.n_train), chosen)))
 
     @cached_property
     def folded(self) -> np.ndarray | None:

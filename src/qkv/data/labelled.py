@@ -337,9 +337,7 @@ def _columns(path: Path, config: DataConfig, shape: str) -> tuple[TableFormat, s
     texts = (config.text_column, *each_column(config.text_column))
     there = f"columns of {str(path)!r}: {', '.join(filter(None, columns)) or 'none'}"
     if asked and asked not in columns:
-        close = nearest(asked, columns, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise SourceError(f"there is no column {asked!r} ({there}){hint}")
+        raise _no_column(asked, columns, there)
     layout = table_format(path, config.text_column, asked)
     others = [name for name in columns if name not in texts]
     by_name = [
@@ -377,12 +375,16 @@ def _no_columns(path: Path, config: DataConfig, *names: str) -> None:
             )
 
 
+def _no_column(name: str, columns: Iterable[str], there: str) -> SourceError:
+    close = nearest(name, list(columns), 1)
+    return SourceError(f"there is no column {name!r} ({there})" + (f"; did you mean {close[0]!r}?" if close else ""))
+
+
 def _known_column(path: Path, name: str, what: str, roles: Mapping[str, str]) -> None:
     """Raises SourceError where a table has no such column, or reads it as something else."""
     there = f"columns of {str(path)!r}: {', '.join(roles) or 'none'}"
     if name not in roles:
-        close = nearest(name, list(roles), 1)
-        raise SourceError(f"there is no column {name!r} ({there})" + (f"; did you mean {close[0]!r}?" if close else ""))
+        raise _no_column(name, roles, there)
     if roles[name] != "unused":
         raise SourceError(f"--{what}-column and --{roles[name]}-column are both {name!r} ({there})")
 
@@ -483,14 +485,10 @@ def check_classes(found: LabelledTexts, shape: str = "class") -> None:
             f" on lines begin each with its label and a space{'; for numbers give --task regress' * numbers}"
         )
     if len(counts) < 2:
-        raise SourceError(
-            f"all {len(labels):,} {what} of {found.path!r} have the label {labels[0]!r}; "
-            + (
-                "expected numbers that differ"
-                if shape == "value"
-                else f"a classifier needs {'words' if shape == 'words' else 'texts'} of at least two classes"
-            )
+        needed = (
+            "expected numbers that differ" if shape == "value" else f"a classifier needs {what} of at least two classes"
         )
+        raise SourceError(f"all {len(labels):,} {what} of {found.path!r} have the label {labels[0]!r}; {needed}")
 
 
 def _check_sets(found: LabelledTexts) -> None:

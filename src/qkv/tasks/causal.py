@@ -81,14 +81,7 @@ class Causal(TextTask):
         """By `qkv.data.baseline.text.expected_seconds`."""
         return expected_seconds(data, cache)
 
-    def train_batch(
-        self,
-        corpus: "Corpus",
-        sizes: "Sizes",
-        seed: int,
-        step: int,
-        examples: np.ndarray,
-    ) -> Batch:
+    def train_batch(self, corpus: "Corpus", sizes: "Sizes", seed: int, step: int, examples: np.ndarray) -> Batch:
         """Windows of n_ctx inputs, each with the token after it as target; see `Task.train_batch`."""
         windows = train_window(corpus.train, sizes.n_ctx, seed, examples)
         return Batch(_tensor(windows[:, :-1]), _tensor(windows[:, 1:]).flatten())

@@ -96,6 +96,8 @@ class Classify(Task[Examples, TextClassifier]):
         "majority": "the commonest class",
         "tfidf": "TF-IDF + logistic regression",
     }
+    unscored: ClassVar[str] = ""
+    """What is said of --scores where it has no meaning."""
     companion: ClassVar[str] = "linear.safetensors"
     counts: ClassVar[type[Linear]] = Linear
     """What the linear model counts."""
@@ -141,8 +143,9 @@ class Classify(Task[Examples, TextClassifier]):
         return [f"{what} (--set n_ctx={int(lengths.max())} reads all)."] if n else []
 
     def yardstick_nats(self, data: Examples) -> float:
-        """The entropy of the training classes."""
-        share = np.bincount(data.train.classes) / len(data.train)
+        """The entropy of the training classes, of values as points."""
+        wanted, n = data.train.wanted, len(data.train)
+        share = np.bincount(data.train.classes) / n if wanted is None else wanted.mean(0, dtype=np.float64)
         return float(-(share[share > 0] * np.log(share[share > 0])).sum())
 
     def baselines(self, data: Examples, sizes: "Sizes", cache: Path | None) -> Yardsticks:
@@ -158,14 +161,7 @@ class Classify(Task[Examples, TextClassifier]):
 
     # batches and losses
 
-    def train_batch(
-        self,
-        corpus: Examples,
-        sizes: Sizes,
-        seed: int,
-        step: int,
-        examples: np.ndarray,
-    ) -> Batch:
+    def train_batch(self, corpus: Examples, sizes: Sizes, seed: int, step: int, examples: np.ndarray) -> Batch:
         """Every text once an epoch, in an order of its own; see `Task.train_batch`."""
         part, rows = corpus.train, corpus.trained
         index = np.asarray(examples, dtype=np.int64)
@@ -180,7 +176,7 @@ class Classify(Task[Examples, TextClassifier]):
             other = uniforms(index, seed, "disturbed", step) < self.disturbed
             any_class = (uniforms(index, seed, "disturbed class", step) * len(corpus.classes)).astype(np.int64)
             classes = np.where(other, any_class, classes)
-        batch = _batch(ids, lengths, classes, sizes.n_ctx)
+        batch = batch_of(ids, lengths, classes, sizes.n_ctx)
         answers = _wanted(part, texts) if self.teachers is None else self.teachers(batch)
         if corpus.weights is not None:
             wanted = F.one_hot(batch.targets, len(corpus.classes)).float() if answers is None else answers
@@ -225,7 +221,7 @@ class Classify(Task[Examples, TextClassifier]):
         part = corpus.val
         for first in range(0, len(part), batch_size):
             texts = np.arange(first, min(first + batch_size, len(part)))
-            batch = _batch(*_cut(part, texts, sizes.n_ctx), part.classes[texts], sizes.n_ctx)
+            batch = batch_of(*_cut(part, texts, sizes.n_ctx), part.classes[texts], sizes.n_ctx)
             yield batch._replace(answers=_wanted(part, texts))
 
     def loss(self, model: TextClassifier, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
@@ -240,10 +236,10 @@ class Classify(Task[Examples, TextClassifier]):
         return text_logits(model, batch, None).float().softmax(-1)
 
     def score(self, model: TextClassifier, batch: Batch) -> Scores:
-        """Each text's nats, and whether its class is the most probable one."""
+        """Each text's nats, and whether its class, or the point nearest to its value, is the most probable one."""
         with torch.no_grad():
             logits = text_logits(model, batch, None).float()
-            nats = F.cross_entropy(logits, batch.targets, reduction="none")
+            nats = F.cross_entropy(logits, batch.targets if batch.answers is None else batch.answers, reduction="none")
             rows = rows_of(batch) if batch.words is not None else torch.arange(batch.n_targets, device=logits.device)
             return Scores(nats, logits.argmax(-1) == batch.targets, rows)
 
@@ -275,7 +271,7 @@ class Classify(Task[Examples, TextClassifier]):
         }
         if (folded := self.combined.folded) is not None:
             about = "accuracy of the linear model, cross-validated on the training texts"
-            figures["linear_cross_validated"] = Figure(folded[0], folded[1:], about)
+            figures["linear_cross_validated"] = Figure(folded[0], (folded[1], folded[2]), about)
         return figures
 
     def _nats_of(self, said: np.ndarray, part: Labelled) -> np.ndarray:
@@ -309,8 +305,13 @@ class Classify(Task[Examples, TextClassifier]):
 
     def completed(self, model: TextClassifier, data: Examples) -> tuple[Self, bytes]:
         """With the linear model, weighed on texts that attention was not trained on."""
-        combined = combine(data, self._logits_of(model, data.train, data.weighed))
+        attention = self._logits_of(model, data.train, data.weighed)
+        combined = self._chosen(combine(data, attention), data, attention)
         return dataclasses.replace(self, combined=combined), combined.stored()
+
+    def _chosen(self, combined: Combined, data: Examples, attention: np.ndarray) -> Combined:
+        """With what else is chosen on the texts that both parts are weighed on, of which attention says this."""
+        return combined
 
     def with_companion(self, content: bytes) -> Self:
         """With a linear model that was stored."""
@@ -321,7 +322,7 @@ class Classify(Task[Examples, TextClassifier]):
         device, found = next(model.parameters()).device, [np.zeros((0, len(model.config.classes)))]
         for first in range(0, len(texts), PREDICTED):
             chunk = texts[first : first + PREDICTED]
-            batch = _batch(*_cut(part, chunk, model.sizes.n_ctx), part.classes[chunk], model.sizes.n_ctx)
+            batch = batch_of(*_cut(part, chunk, model.sizes.n_ctx), part.classes[chunk], model.sizes.n_ctx)
             with torch.no_grad():
                 found.append(text_logits(model, batch.to(device), None).double().cpu().numpy())
         return self._said(model, np.concatenate(found))
@@ -343,7 +344,9 @@ class Classify(Task[Examples, TextClassifier]):
     def scores(
         self, model: TextClassifier, tokenizer: Tokenizer | None, texts: Sequence[str], k: int, options: PredictOptions
     ) -> list[Ranked]:
-        """The k most probable labels of each text."""
+        """The k most probable labels of each text. Raises ConfigError where `unscored` says why there are none."""
+        if self.unscored:
+            raise ConfigError(f"--scores has no meaning for the task {self.name}{self.unscored}")
         assert tokenizer is not None, "a task on text has one"
         found = self.probabilities(model, tokenizer, texts, options.special)
         return [ranked(model.config.classes.__getitem__, p, k) for p in found]
@@ -395,14 +398,9 @@ def _cut(part: Labelled, texts: np.ndarray, n_ctx: int) -> tuple[np.ndarray, np.
     return part.ids.take(np.repeat(starts, lengths) + places).astype(np.int64), lengths
 
 
-def row_width(lengths: np.ndarray, n_ctx: int) -> int:
-    """How wide rows of texts of these lengths are."""
-    return max(int(lengths.max()), min(_WIDTH, n_ctx, int(lengths.sum())))
-
-
-def _batch(ids: np.ndarray, lengths: np.ndarray, classes: np.ndarray, n_ctx: int) -> Batch:
+def batch_of(ids: np.ndarray, lengths: np.ndarray, classes: np.ndarray, n_ctx: int) -> Batch:
     """Texts in rows; `documents` holds each position's text, the number of texts where nothing lies."""
-    rows = pack_rows(ids, lengths, row_width(lengths, n_ctx))
+    rows = pack_rows(ids, lengths, max(int(lengths.max()), min(_WIDTH, n_ctx, int(lengths.sum()))))
     owners = torch.from_numpy(rows.owners)
     return Batch(
         inputs=torch.from_numpy(rows.ids),

@@ -17,11 +17,12 @@ from qkv.data.baseline.linear import Linear, Loss, minimize, read_linear
 from qkv.data.examples import Examples
 from qkv.tasks.evaluation import ratio_interval
 
-_HALVES = (0.5, 0.5, 0.5)
 BINS = 15
 """Of equally many texts, in which confidence and accuracy are compared."""
 _PRIOR = 1.0
 """What it costs a factor to leave its start by 1, in nats of one text."""
+_KEPT = ("transitions", "unit", "thresholds", "decoding")
+"""Fields that are stored by their names."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,11 +40,15 @@ class Combined:
     """Nats per text that attention takes off the loss of these."""
     error: float
     """Its standard error."""
-    unit: tuple[float, float] | None = None
+    unit: tuple[float, ...] | None = None
     """Of values: mean and standard deviation of the training values, in which both parts are added up."""
-    thresholds: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    thresholds: tuple[float, ...] = (0.5, 0.5, 0.5)
     """Of sets: the probability from which a label is given by the whole, the linear model alone, attention alone."""
-    folded: tuple[float, float, float] | None = None
+    transitions: np.ndarray | None = None
+    """Of labels of words (`qkv.tasks.labels.decoding`); None: each word has its most probable label."""
+    decoding: tuple[float, ...] = (0.0, 0.0)
+    """Weight of what is counted in these, and the penalty in nats of the label O."""
+    folded: tuple[float, ...] | None = None
     """Accuracy of the linear model in a cross-validation of the training texts, with its 95% interval over groups."""
 
     def logits(self, texts: list[str], attention: np.ndarray) -> np.ndarray:
@@ -57,29 +62,22 @@ class Combined:
 
     def stored(self) -> bytes:
         """A safetensors file."""
-        unit = {"thresholds": np.array(self.thresholds)} if self.thresholds != _HALVES else {}
-        unit |= {} if self.unit is None else {"unit": np.array(self.unit)}
+        tensors = {
+            name: np.array(getattr(self, name)) for name in _KEPT if getattr(self, name) is not getattr(Combined, name)
+        }
         factors = np.array([self.scale, self.share, self.n_held, self.gain, self.error, *(self.folded or ())])
-        return safetensors.numpy.save(self.linear.tensors() | {"factors": factors} | unit)
+        return safetensors.numpy.save(self.linear.tensors() | {"factors": factors} | tensors)
 
     @classmethod
     def read(cls, content: bytes, kind: type[Linear] = Linear) -> "Combined":
         """What `stored` gave."""
         tensors = safetensors.numpy.load(content)
         scale, share, n_held, gain, error, *folded = tensors["factors"].tolist()
-        found = (folded[0], folded[1], folded[2]) if folded else None
-        unit = (float(tensors["unit"][0]), float(tensors["unit"][1])) if "unit" in tensors else None
+        kept = {name: tuple(tensors[name].tolist()) for name in _KEPT[1:] if name in tensors}
         return cls(
-            linear=read_linear(tensors, kind),
-            scale=scale,
-            share=share,
-            n_held=int(n_held),
-            gain=gain,
-            error=error,
-            unit=unit,
-            thresholds=tuple(tensors["thresholds"].tolist()) if "thresholds" in tensors else _HALVES,
-            folded=found,
-        )
+            linear=read_linear(tensors, kind), scale=scale, share=share, n_held=int(n_held), gain=gain, error=error,
+            folded=tuple(folded) or None, transitions=tensors.get("transitions"), **kept,
+        )  # fmt: skip
 
 
 def combine(data: Examples, attention: np.ndarray) -> Combined:
@@ -99,12 +97,12 @@ def combine(data: Examples, attention: np.ndarray) -> Combined:
     return Combined(linear=linear, scale=scale, share=share, n_held=n, gain=gain, error=error, unit=unit, folded=folded)
 
 
-def _off(values: np.ndarray, unit: tuple[float, float] | None) -> np.ndarray:
+def _off(values: np.ndarray, unit: tuple[float, ...] | None) -> np.ndarray:
     """Values in units of their standard deviation; what has no unit as it is."""
     return values if unit is None else (values - unit[0]) / unit[1]
 
 
-def _on(values: np.ndarray, unit: tuple[float, float] | None) -> np.ndarray:
+def _on(values: np.ndarray, unit: tuple[float, ...] | None) -> np.ndarray:
     """The other way."""
     return values if unit is None else unit[0] + unit[1] * values
 

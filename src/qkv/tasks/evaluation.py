@@ -63,14 +63,7 @@ class Objective(Protocol[ReadT, ModelT]):
         """Positions that one training example costs on average, padding included: what laws of cost count."""
         return sizes.n_ctx
 
-    def train_batch(
-        self,
-        corpus: ReadT,
-        sizes: "Sizes",
-        seed: int,
-        step: int,
-        examples: np.ndarray,
-    ) -> Batch:
+    def train_batch(self, corpus: ReadT, sizes: "Sizes", seed: int, step: int, examples: np.ndarray) -> Batch:
         """The training batch of these global example indices (int64 [batch]); a pure function of its arguments."""
         ...
 
@@ -83,7 +76,7 @@ class Objective(Protocol[ReadT, ModelT]):
 
     def uniform(self, batch: Batch, labels: np.ndarray, seed: int, step: int, examples: np.ndarray) -> Batch:
         """The batch of the random-label control; see `batch.with_uniform_labels`."""
-        return with_uniform_labels(batch, labels, seed, step, examples, by_place=self.target == "token")
+        return with_uniform_labels(batch, labels, seed, step, examples, by_place=self.target in ("token", "word"))
 
     def val_batches(self, corpus: ReadT, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """The whole validation split in a fixed order, `batch_size` items at a time; independent of any seed."""
@@ -138,9 +131,7 @@ def evaluate(model: ModelT, task: Objective[ReadT, ModelT], corpus: ReadT, batch
     kept = targets > 0
     nats, correct, targets = nats[kept], correct[kept], targets[kept]
     accuracy, accuracy_interval = ratio_interval(correct, targets)
-    if (targets == 1).all():
-        accuracy_interval = wilson(accuracy, len(targets))
-    elif accuracy_interval is not None and accuracy in (0, 1):
+    if (targets == 1).all() or (accuracy_interval is not None and accuracy in (0, 1)):
         accuracy_interval = wilson(accuracy, int(targets.sum()))
     elif accuracy_interval is not None:
         accuracy_interval = max(0.0, accuracy_interval[0]), min(1.0, accuracy_interval[1])

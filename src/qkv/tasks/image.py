@@ -127,14 +127,7 @@ class Image(Task[Images, ImageClassifier]):
 
     # batches and losses
 
-    def train_batch(
-        self,
-        corpus: Images,
-        sizes: "Sizes",
-        seed: int,
-        step: int,
-        examples: np.ndarray,
-    ) -> Batch:
+    def train_batch(self, corpus: Images, sizes: "Sizes", seed: int, step: int, examples: np.ndarray) -> Batch:
         """Images in an order of its own for each epoch, each changed by draws of its own; see `Task.train_batch`."""
         part, options = corpus.train, corpus.options
         chosen = _order(len(part), seed, examples)

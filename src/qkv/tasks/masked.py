@@ -132,14 +132,7 @@ class Masked(TextTask):
         whole, places, answers = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Hidden(whole, places[:most], answers[:most])
 
-    def train_batch(
-        self,
-        corpus: "Corpus",
-        sizes: "Sizes",
-        seed: int,
-        step: int,
-        examples: np.ndarray,
-    ) -> Batch:
+    def train_batch(self, corpus: "Corpus", sizes: "Sizes", seed: int, step: int, examples: np.ndarray) -> Batch:
         """Windows of n_ctx tokens with `rate` of them hidden, others in every step; see `Task.train_batch`."""
         tokens, special = corpus.train, _special(corpus.tokenizer)
         starts = train_starts(tokens, _window(sizes) - 1, seed, examples)

@@ -109,14 +109,7 @@ class Translate(Task[PairCorpus, EncoderDecoderLM]):
 
     # batches and losses
 
-    def train_batch(
-        self,
-        corpus: PairCorpus,
-        sizes: "Sizes",
-        seed: int,
-        step: int,
-        examples: np.ndarray,
-    ) -> Batch:
+    def train_batch(self, corpus: PairCorpus, sizes: "Sizes", seed: int, step: int, examples: np.ndarray) -> Batch:
         """The pairs of these buckets; see `Task.train_batch`."""
         buckets = [train_bucket(corpus.train, sizes.n_ctx, BUCKET_TOKENS, seed, int(e)) for e in examples]
         names = [(int(e) << 24) + np.arange(len(b)) for e, b in zip(examples, buckets, strict=True)]

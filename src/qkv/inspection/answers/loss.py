@@ -173,14 +173,12 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
 def _parts(summary: JsonMapping, metric: str) -> dict[str, float | None]:
     """The numbers of `_combined`."""
     names = (f"linear_{metric}", f"attention_{metric}", "attention_share", "linear_cross_validated")
-    names += ("macro_f1", "pearson", "spearman")
+    names += ("macro_f1", "pearson", "spearman", "transition_weight", "outside_penalty")
     found = {name.replace("_", " "): summary[name] for name in names if name in summary}
     for end, value in zip(("low", "high"), summary.get("linear_cross_validated_interval", ()), strict=False):
         found[f"linear cross validated, {end}"] = value
-    for name in ("calibration_error", "calibration_by_chance"):
-        if name in summary:
-            found[f"{name.replace('_', ' ')} (points)"] = 100 * summary[name]
-    return found
+    bins = [name for name in ("calibration_error", "calibration_by_chance") if name in summary]
+    return found | {f"{name.replace('_', ' ')} (points)": 100 * summary[name] for name in bins}
 
 
 def _combined(summary: JsonMapping, metric: str) -> tuple[str, ...]:
@@ -192,9 +190,14 @@ def _combined(summary: JsonMapping, metric: str) -> tuple[str, ...]:
         how = (
             f"The model adds attention's {said_by}, times {number(share, 2)}, to those of the linear model"
             if share
-            else "Attention did not lower the loss on held-out training texts, so the model answers by the linear model"
+            else "Attention did not help on held-out training texts, so the model answers by the linear model"
         )
         said.append(f"The linear model alone has {alone[0]}, attention alone {alone[1]}. {how}.")
+    if any(decoding := [summary.get(name) or 0.0 for name in ("transition_weight", "outside_penalty")]):
+        said.append(
+            f"The labels of a text are chosen together: transitions between labels weigh {number(decoding[0], 2)}, and"
+            f" O costs {number(decoding[1], 2)} nats more. This had the highest F1 on held-out training texts."
+        )
     if "linear_cross_validated" in summary:
         low, high = summary["linear_cross_validated_interval"]
         said.append(

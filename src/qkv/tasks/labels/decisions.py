@@ -48,7 +48,8 @@ def decisions(
     part: Labelled, classes: tuple[str, ...], said: np.ndarray, whole: Reader, linear: Linear | None
 ) -> JsonObject:
     """The facts, for JSON. said: the model's logits [n, n_classes] of the part; `whole` asks it for other texts."""
-    shared, answers, sure, wrong = _shared(part, classes, said)
+    answers = said.argmax(1)
+    shared, sure, wrong = _shared(part, classes, said, answers)
     others = generator("decisions").permutation(len(part))
     read = [*wrong.tolist(), *others[~np.isin(others, wrong)].tolist()][:_READ]
     texts = [part.texts[i] for i in read]
@@ -62,9 +63,11 @@ def decisions(
     return shared | {"mistakes": mistakes, "words": words, "n_read": len(read)}
 
 
-def word_decisions(part: LabelledWords, classes: tuple[str, ...], said: np.ndarray) -> JsonObject:
-    """The same of labels of words, each mistake with what is around it; said: logits [n_words, n_classes]."""
-    shared, answers, sure, wrong = _shared(part, classes, said)
+def word_decisions(part: LabelledWords, classes: tuple[str, ...], said: np.ndarray, answers: np.ndarray) -> JsonObject:
+    """The same of labels of words, each mistake with what is around it; said: logits [n_words, n_classes], answers:
+    int64 [n_words].
+    """
+    shared, sure, wrong = _shared(part, classes, said, answers)
     odds, mistakes = _odds(said, answers), []
     for i in wrong.tolist():
         text, (start, end) = part.texts[part.owners[i]], part.spans[i].tolist()
@@ -78,17 +81,16 @@ def word_decisions(part: LabelledWords, classes: tuple[str, ...], said: np.ndarr
 
 
 def _shared(
-    part: Labelled, classes: tuple[str, ...], said: np.ndarray
-) -> tuple[JsonObject, np.ndarray, np.ndarray, np.ndarray]:
-    """(what is shown of either, the answers, their probabilities, the most confident mistakes)."""
-    chances = np.exp(log_softmax(said))
-    answers, sure = chances.argmax(1), chances.max(1)
+    part: Labelled, classes: tuple[str, ...], said: np.ndarray, answers: np.ndarray
+) -> tuple[JsonObject, np.ndarray, np.ndarray]:
+    """(what is shown of either, the probabilities of the answers, the most confident mistakes)."""
+    sure = np.exp(log_softmax(said)[np.arange(len(said)), answers])
     right = answers == part.classes
     wrong = np.flatnonzero(~right)
     names, table = _confusion(part.classes, answers, classes)
     shared = {"n": len(part), "n_wrong": len(wrong), "classes": names, "confusion": table.tolist(),
               "reliability": _reliability(sure, right)}  # fmt: skip
-    return shared, answers, sure, wrong[np.argsort(-sure[wrong], kind="stable")][:MOST_MISTAKES]
+    return shared, sure, wrong[np.argsort(-sure[wrong], kind="stable")][:MOST_MISTAKES]
 
 
 def label_table(names: Sequence[str], right: np.ndarray, given: np.ndarray, there: np.ndarray) -> list[JsonObject]:

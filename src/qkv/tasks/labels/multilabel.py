@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ from qkv.models.zoo import TextClassifier
 from qkv.randomness import uniforms
 from qkv.tasks.batch import Batch, Drop
 from qkv.tasks.classify import Classify, text_logits
-from qkv.tasks.combined import combine
-from qkv.tasks.evaluation import bootstrap, ratio_interval, wilson
+from qkv.tasks.combined import Combined
+from qkv.tasks.evaluation import bootstrap
 from qkv.tasks.figures import Figure, Scores
 from qkv.tasks.task import PredictOptions, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -110,8 +110,7 @@ class MultiLabel(Classify):
         return of_sets(part.wanted.astype(np.float64))(said)[0] / said.shape[1]
 
     def _metric(self, said: np.ndarray, part: Labelled, of: str = "", which: int = 0) -> Figure:
-        value, interval = _micro(sigmoid(said) >= self._threshold(which), part)
-        return Figure(value, interval, f"micro F1{of}")
+        return Figure(*_micro(sigmoid(said) >= self._threshold(which), part), f"micro F1{of}")
 
     def _threshold(self, which: int = 0) -> float:
         """Of the whole (0), the linear model (1) or attention (2)."""
@@ -119,24 +118,21 @@ class MultiLabel(Classify):
 
     def _judged(self, said: np.ndarray, part: Labelled) -> dict[str, Figure]:
         given = sigmoid(said) >= self._threshold()
-        macro, interval = _macro(given, part)
         assert part.wanted is not None
         exact = float((given == (part.wanted > 0)).all(1).mean())
         return {
             "micro_f1": self._metric(said, part),
-            "macro_f1": Figure(macro, interval, "macro F1"),
+            "macro_f1": Figure(*_macro(given, part), "macro F1"),
             "exact": Figure(exact, None, "texts with exactly their labels"),
             "threshold": Figure(self._threshold(), None, "probability from which a label is given"),
         }
 
-    def completed(self, model: TextClassifier, data: Examples) -> tuple[Self, bytes]:
-        """With the linear model, and thresholds from the texts that it and attention are weighed on."""
-        attention = self._logits_of(model, data.train, data.weighed)
-        combined, wanted, counted = combine(data, attention), self._weighed(data), data.linear[1]
+    def _chosen(self, combined: Combined, data: Examples, attention: np.ndarray) -> Combined:
+        """With thresholds."""
+        wanted, counted = self._weighed(data), data.linear[1]
         said = combined.scale * counted + (combined.share * attention if combined.share else 0)
         found = [best_threshold(sigmoid(one), wanted) for one in (said, counted, attention)]
-        combined = dataclasses.replace(combined, thresholds=(found[0], found[1], found[2]))
-        return dataclasses.replace(self, combined=combined), combined.stored()
+        return dataclasses.replace(combined, thresholds=(found[0], found[1], found[2]))
 
     # answers
 
@@ -179,15 +175,10 @@ def _counts(given: np.ndarray, part: Labelled) -> tuple[np.ndarray, np.ndarray]:
     return 2.0 * (given & right), given.astype(np.float64) + right
 
 
-def _micro(given: np.ndarray, part: Labelled) -> tuple[float, tuple[float, float] | None]:
+def _micro(given: np.ndarray, part: Labelled) -> tuple[float, tuple[float, float]]:
     """Micro F1 and its 95% interval over texts; 0 where no text has or gets a label."""
-    hits, size = (some.sum(1) for some in _counts(given, part))
-    if not size.sum():
-        return 0.0, None
-    value, interval = ratio_interval(hits, size)
-    if value in (0.0, 1.0):  # texts do not differ, which says nothing of others
-        return value, wilson(value, int(size.sum() / 2) or 1)
-    return value, interval and (max(0.0, interval[0]), min(1.0, interval[1]))
+    hits, size = _counts(given, part)
+    return bootstrap(hits.sum(1, keepdims=True), size.sum(1, keepdims=True))
 
 
 def _macro(given: np.ndarray, part: Labelled) -> tuple[float, tuple[float, float]]:

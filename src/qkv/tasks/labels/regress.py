@@ -14,19 +14,15 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from qkv.data.baseline.linear import log_softmax
 from qkv.data.examples import Examples, Labelled
-from qkv.errors import ConfigError
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
-from qkv.tasks.batch import Batch
-from qkv.tasks.classify import Classify, text_logits
+from qkv.tasks.classify import Classify
 from qkv.tasks.evaluation import evaluate, ratio_interval
-from qkv.tasks.figures import Evaluation, Figure, Scores
-from qkv.tasks.task import PredictOptions, Ranked, Yardsticks
+from qkv.tasks.figures import Evaluation, Figure
+from qkv.tasks.task import PredictOptions, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
 
 _NORMAL = 1.959963984540054
@@ -43,16 +39,11 @@ class Regress(Classify):
     asked: ClassVar[str] = "the number"
     picks: ClassVar[bool] = False
     exported: ClassVar[bool] = False
+    unscored: ClassVar[str] = ", whose outputs are numbers; leave it out"
     yardsticks: ClassVar[Mapping[str, str]] = {
         "mean": "the mean of the training values",
         "tfidf": "TF-IDF + ridge regression",
     }
-
-    def yardstick_nats(self, data: Examples) -> float:
-        """The entropy of the training values as points."""
-        assert data.train.wanted is not None
-        share = data.train.wanted.mean(0, dtype=np.float64)
-        return float(-(share[share > 0] * np.log(share[share > 0])).sum())
 
     def baselines(self, data: Examples, sizes: Sizes, cache: Path | None) -> Yardsticks:
         """The mean of the training values, and ridge regression."""
@@ -61,14 +52,6 @@ class Regress(Classify):
         ridge = mean + deviation * data.linear[0].scores(data.val.texts)[:, 0]
         scores = {"mean": _rmse(np.full(len(data.val), mean), data.val)[0], "tfidf": _rmse(ridge, data.val)[0]}
         return Yardsticks(summary=scores, facts={"rmse": scores, "note": ""})
-
-    def score(self, model: TextClassifier, batch: Batch) -> Scores:
-        """Each text's nats, and whether the nearest point is the most probable one."""
-        with torch.no_grad():
-            logits = text_logits(model, batch, None).float()
-            nats = F.cross_entropy(logits, batch.targets if batch.answers is None else batch.answers, reduction="none")
-            rows = torch.arange(batch.n_targets, device=batch.targets.device)
-            return Scores(nats, logits.argmax(-1) == batch.targets, rows)
 
     def _said(self, model: TextClassifier, logits: np.ndarray) -> np.ndarray:
         """The mean of the points: float64 [n, 1]."""
@@ -82,8 +65,7 @@ class Regress(Classify):
         return dataclasses.replace(evaluate(model, self, data, batch_size=128), figures=figures)
 
     def _metric(self, said: np.ndarray, part: Labelled, of: str = "", which: int = 0) -> Figure:
-        value, interval = _rmse(said[:, 0], part)
-        return Figure(value, interval, f"RMSE{of}")
+        return Figure(*_rmse(said[:, 0], part), f"RMSE{of}")
 
     def _judged(self, said: np.ndarray, part: Labelled) -> dict[str, Figure]:
         values, found = part.values, said[:, 0]
@@ -100,12 +82,6 @@ class Regress(Classify):
         """The number of each text, with four digits."""
         assert tokenizer is not None, "a task on text has one"
         return [f"{value:.4g}" for value in self.said(model, tokenizer, texts, options.special)[:, 0].tolist()]
-
-    def scores(
-        self, model: TextClassifier, tokenizer: Tokenizer | None, texts: Sequence[str], k: int, options: PredictOptions
-    ) -> list[Ranked]:
-        """Raises ConfigError: a number is no choice among answers."""
-        raise ConfigError("--scores has no meaning for the task regress, whose outputs are numbers; leave it out")
 
 
 def _rmse(found: np.ndarray, part: Labelled) -> tuple[float, tuple[float, float] | None]:

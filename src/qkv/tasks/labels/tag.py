@@ -7,8 +7,8 @@ a label is also learned from what is around a word (Kiperwasser and Goldberg 201
 token hides none.
 
 The figure is accuracy over words. Where all labels are O, B-X or I-X, it is the F1 of entities: spans count as right if
-both ends and the label are (Tjong Kim Sang and De Meulder 2003, CoNLL), read as the script of that task reads them. Its
-intervals resample texts, since words of one text are not independent.
+both ends and the label are (Tjong Kim Sang and De Meulder 2003, CoNLL), read as the script of that task reads them, and
+labels are chosen together (`decoding`). Intervals resample texts, since words of one text are not independent.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self, cast
+from typing import ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -28,22 +28,21 @@ from qkv.data.baseline.words import Counted, OfWords
 from qkv.data.examples import Examples, Labelled, LabelledWords, labelled_words
 from qkv.data.packing import pack_rows
 from qkv.data.sources.tagged import OUTSIDE, words_of
-from qkv.errors import ConfigError
 from qkv.jsontypes import JsonObject
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.randomness import uniforms
-from qkv.tasks.batch import Batch, with_uniform_labels
-from qkv.tasks.classify import PREDICTED, Classify, once_an_epoch, row_width, text_logits
+from qkv.tasks.batch import Batch
+from qkv.tasks.classify import PREDICTED, Classify, batch_of, once_an_epoch, text_logits
+from qkv.tasks.combined import Combined
 from qkv.tasks.evaluation import bootstrap
 from qkv.tasks.figures import Figure
 from qkv.tasks.labels.decisions import label_table, word_decisions
-from qkv.tasks.task import PredictOptions, Ranked, Yardsticks
+from qkv.tasks.labels.decoding import Entity, choose, compared, decoded, entities, hits
+from qkv.tasks.task import PredictOptions, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
 
 _SPAN_LABEL = re.compile(r"[BIESLU]-.+", re.DOTALL)
-Entity = tuple[int, int, str]
-"""First word, end and kind."""
 _SHORT = 120
 """Characters of a sample at most, where a text is so short."""
 
@@ -62,8 +61,10 @@ class Tag(Classify):
     picks: ClassVar[bool] = False
     exported: ClassVar[bool] = False
     taught: ClassVar[bool] = False
+    unscored: ClassVar[str] = "; --json gives the probability of each label"
     counts: ClassVar[type[Linear]] = OfWords
     yardsticks: ClassVar[Mapping[str, str]] = {
+        "majority": "the most frequent label",
         "by_word": "the most frequent label of each word",
         "linear": "logistic regression on words, neighbors and affixes",
     }
@@ -88,9 +89,10 @@ class Tag(Classify):
         train, val = _words(data.train), _words(data.val)
         found, judge = labelled_baselines(data), cast(Tag, self.of_classes(data.classes))
         counted = Counted(train.words, train.classes).answers(val.words)
-        answers = {"by_word": counted, "linear": data.linear[0].logits(val.read).argmax(1)}
+        usual = np.full(len(val), np.bincount(train.classes).argmax())
+        answers = {"majority": usual, "by_word": counted, "linear": data.linear[0].logits(val.read).argmax(1)}
         scores = {name: judge.figure(some, val).value for name, some in answers.items()}
-        nats = {"linear": found.linear_nats}
+        nats = {"majority": found.majority_nats, "linear": found.linear_nats}
         note = found.note.replace("TF-IDF", "the linear model").replace("texts", "words")
         return Yardsticks(summary=scores, nats=nats, facts=nats | {judge.metric: scores, "note": note}, note=note)
 
@@ -99,18 +101,14 @@ class Tag(Classify):
         part, index = _words(corpus.train), np.asarray(examples, dtype=np.int64)
         pieces = part.pieces(sizes.n_ctx)
         chosen = pieces[once_an_epoch(np.flatnonzero(~corpus.held[pieces[:, 0]]), seed, index)]
-        cut = _cut(part, chosen, sizes.n_ctx)
+        ids, lengths, words = _cut(part, chosen, sizes.n_ctx)
         unknown = corpus.tokenizer.unknown_id
         if self.word_dropout and unknown is not None:
-            owners = np.repeat(np.arange(len(cut.lengths)), cut.lengths)
-            places = np.arange(len(cut.ids)) - (np.cumsum(cut.lengths) - cut.lengths)[owners]
+            owners = np.repeat(np.arange(len(lengths)), lengths)
+            places = np.arange(len(ids)) - (np.cumsum(lengths) - lengths)[owners]
             hidden = uniforms(index[owners] * (1 << 20) + places, seed, "word dropout", step) < self.word_dropout
-            cut = cut._replace(ids=np.where(hidden, unknown, cut.ids))
-        return _batch(part, cut, sizes.n_ctx)[0]
-
-    def uniform(self, batch: Batch, labels: np.ndarray, seed: int, step: int, examples: np.ndarray) -> Batch:
-        """A draw for every word."""
-        return with_uniform_labels(batch, labels, seed, step, examples, by_place=True)
+            ids = np.where(hidden, unknown, ids)
+        return _batch(part, (ids, lengths, words), sizes.n_ctx)[0]
 
     def val_batches(self, corpus: Examples, sizes: Sizes, batch_size: int) -> Iterator[Batch]:
         """All pieces of the validation part in their order, nothing hidden."""
@@ -141,14 +139,20 @@ class Tag(Classify):
         return Figure(*bootstrap(right[:, None], n[:, None]), f"accuracy{of}")
 
     def _metric(self, said: np.ndarray, part: Labelled, of: str = "", which: int = 0) -> Figure:
-        return self.figure(said.argmax(1), part, of)
+        return self.figure(said.argmax(1) if which else self._answered(said, _words(part).owners), part, of)
+
+    def _answered(self, said: np.ndarray, owners: np.ndarray) -> np.ndarray:
+        """The label of each word, int64 [n], by what the model says of it [n, n_classes]."""
+        if self.combined is None or self.combined.transitions is None:
+            return said.argmax(1)
+        return decoded(log_softmax(said), owners, self.combined.transitions)
 
     def decisions(self, model: TextClassifier, data: Examples) -> JsonObject:
         """See `qkv.tasks.labels.decisions.word_decisions`."""
         val = _words(data.val)
         said = self._together(val.read, self._logits_of(model, val, np.arange(len(val))))
-        labels = self._by_label(said.argmax(1), val, data.classes)
-        return word_decisions(val, data.classes, said) | {"labels": labels}
+        answers = self._answered(said, val.owners)
+        return word_decisions(val, data.classes, said, answers) | {"labels": self._by_label(answers, val, data.classes)}
 
     def _by_label(self, answers: np.ndarray, part: LabelledWords, names: Sequence[str]) -> list[JsonObject]:
         """Of each label."""
@@ -166,33 +170,24 @@ class Tag(Classify):
             " ".join(f"{one['text']}/{one['label']}" for one in found) for found in self.spans(model, tokenizer, texts)
         ]
 
-    def scores(
-        self, model: TextClassifier, tokenizer: Tokenizer | None, texts: Sequence[str], k: int, options: PredictOptions
-    ) -> list[Ranked]:
-        """Raises ConfigError: a text has an answer for each word."""
-        raise ConfigError("--scores has no meaning for the task tag; --json gives the probability of each label")
-
     def spans(self, model: TextClassifier, tokenizer: Tokenizer | None, texts: Sequence[str]) -> list[list[JsonObject]]:
-        """Each word, its label and how probable it is; see `Presentation.spans`."""
+        """Each word or entity, and how probable its least probable label is; see `Presentation.spans`."""
         assert tokenizer is not None, "a task on text has one"
         part = labelled_words(list(texts), [words_of(text) for text in texts], None, tokenizer)
         said = self._together(part.read, self._logits_of(model, part, np.arange(len(part))))
-        chances = np.exp(log_softmax(said)) if len(said) else said
-        found: list[list[JsonObject]] = [[] for _ in texts]
-        for first, end, label, sure in self._found(chances, part, model.config.classes):
+        answers, found = self._answered(said, part.owners), [[] for _ in texts]
+        sure = np.exp(log_softmax(said)[np.arange(len(said)), answers])
+        for first, end, label in self._found(answers, part.owners, model.config.classes):
             text, (start, until) = int(part.owners[first]), (part.spans[first][0], part.spans[end - 1][1])
             found[text].append(
                 {"start": int(start), "end": int(until), "text": texts[text][start:until], "label": label,
-                 "probability": sure}
+                 "probability": float(sure[first:end].min())}
             )  # fmt: skip
         return found
 
-    def _found(
-        self, chances: np.ndarray, part: LabelledWords, names: Sequence[str]
-    ) -> Iterator[tuple[int, int, str, float]]:
-        """(first word, end, label, probability) of what is labeled."""
-        for i, label in enumerate(chances.argmax(1).tolist() if len(chances) else ()):
-            yield i, i + 1, names[label], float(chances[i, label])
+    def _found(self, answers: np.ndarray, owners: np.ndarray, names: tuple[str, ...]) -> list[Entity]:
+        """What is labeled."""
+        return [(i, i + 1, names[label]) for i, label in enumerate(answers.tolist())]
 
     def sample_inputs(self, data: Examples) -> list[str]:
         """The first three validation texts of at most 120 characters, or the first one."""
@@ -215,32 +210,30 @@ class Entities(Tag):
 
     def figure(self, answers: np.ndarray, part: Labelled, of: str = "") -> Figure:
         """The F1 of entities, with its interval over texts."""
-        marks = np.zeros((3, len(part)))
-        for row, some in zip(marks, self._compared(answers, _words(part)), strict=True):
-            row[[first for first, _, _ in some]] = 1
-        right, given, there = (_words(part).by_text(row)[0][:, None] for row in marks)
-        return Figure(*bootstrap(2 * right, given + there), f"entity F1{of}")
+        found = hits(answers, _words(part), self.names)
+        return Figure(*bootstrap(found[0][:, None], found[1][:, None]), f"entity F1{of}")
 
-    def _compared(self, answers: np.ndarray, part: LabelledWords) -> tuple[list[Entity], list[Entity], list[Entity]]:
-        """The entities that are answered rightly, answered, and labeled."""
-        given, there = (entities(some, part.owners, self.names) for some in (answers, part.classes))
-        known = set(there)
-        return [one for one in given if one in known], given, there
+    def _chosen(self, combined: Combined, data: Examples, attention: np.ndarray) -> Combined:
+        """With what gives the highest F1."""
+        return choose(combined, attention, data, self.names)
 
     def _judged(self, said: np.ndarray, part: Labelled) -> dict[str, Figure]:
-        answers = said.argmax(1)
-        n_right, n_given, n_there = map(len, self._compared(answers, _words(part)))
+        answers = self._answered(said, _words(part).owners)
+        n_right, n_given, n_there = map(len, compared(answers, _words(part), self.names))
+        weight, penalty = (0.0, 0.0) if self.combined is None else self.combined.decoding
         more = {
             "entity_precision": Figure(n_right / max(1, n_given), None, "precision of entities"),
             "entity_recall": Figure(n_right / max(1, n_there), None, "recall of entities"),
             "accuracy": super().figure(answers, part),
+            "transition_weight": Figure(weight, None, "weight of transitions between labels"),
+            "outside_penalty": Figure(penalty, None, "penalty of the label O, nats"),
         }
         return super()._judged(said, part) | more
 
     def _by_label(self, answers: np.ndarray, part: LabelledWords, names: Sequence[str]) -> list[JsonObject]:
         """Of each kind of entity."""
-        kinds = sorted({name[2:] for name in self.names if name != OUTSIDE})
-        counts = [Counter(kind for _, _, kind in some) for some in self._compared(answers, part)]
+        kinds = sorted({name[2:] for name in names if name != OUTSIDE})
+        counts = [Counter(kind for _, _, kind in some) for some in compared(answers, part, names)]
         return label_table(kinds, *(np.array([count[kind] for kind in kinds]) for count in counts))
 
     def predict(
@@ -254,41 +247,12 @@ class Entities(Tag):
             outputs.append(text)
         return outputs
 
-    def _found(
-        self, chances: np.ndarray, part: LabelledWords, names: Sequence[str]
-    ) -> Iterator[tuple[int, int, str, float]]:
-        """Entities, each as probable as the least probable label of its words."""
-        answers = chances.argmax(1) if len(chances) else np.zeros(0, dtype=np.int64)
-        for first, end, kind in entities(answers, part.owners, names):
-            yield first, end, kind, float(chances[first:end].max(1).min())
+    def _found(self, answers: np.ndarray, owners: np.ndarray, names: tuple[str, ...]) -> list[Entity]:
+        return entities(answers, owners, names)
 
 
-def entities(classes: np.ndarray, owners: np.ndarray, names: Sequence[str]) -> list[Entity]:
-    """(first word, end, kind) of each entity, in order; classes and owners int64 [n_words]: the label of a word, a
-    number in `names`, and its text.
-    """
-    if not len(classes):
-        return []
-    kinds = sorted({name[2:] for name in names if name != OUTSIDE})
-    number = {kind: i for i, kind in enumerate(kinds)}
-    kind = np.array([-1 if name == OUTSIDE else number[name[2:]] for name in names])[classes]
-    begins, ends = (np.array([name[0] in marks for name in names])[classes] & (kind >= 0) for marks in ("BSU", "ESL"))
-    other = np.append(True, (owners[1:] != owners[:-1]) | (kind[1:] != kind[:-1]) | ends[:-1])
-    starts = (kind >= 0) & (begins | other)
-    firsts, bounds = np.flatnonzero(starts), np.append(np.flatnonzero(starts | (kind < 0)), len(classes))
-    stops = bounds[np.searchsorted(bounds, firsts, side="right")]
-    return [(a, b, kinds[k]) for a, b, k in zip(firsts.tolist(), stops.tolist(), kind[firsts].tolist(), strict=True)]
-
-
-class _Cut(NamedTuple):
-    """Pieces one behind another."""
-
-    ids: np.ndarray
-    """int64 [n_tokens]."""
-    lengths: np.ndarray
-    """Tokens of each piece, int64 [n]."""
-    words: np.ndarray
-    """The word of each token, int64 [n_tokens]."""
+_Cut = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Pieces one behind another: tokens int64 [n_tokens], tokens of each piece int64 [n], the word of each token."""
 
 
 def _cut(part: LabelledWords, pieces: np.ndarray, n_ctx: int) -> _Cut:
@@ -296,30 +260,23 @@ def _cut(part: LabelledWords, pieces: np.ndarray, n_ctx: int) -> _Cut:
     starts = part.edges[pieces[:, 0]]
     lengths = np.minimum(part.edges[pieces[:, 1]] - starts, n_ctx)
     at = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths) + np.repeat(starts, lengths)
-    return _Cut(part.ids.take(at).astype(np.int64), lengths, np.searchsorted(part.edges, at, side="right") - 1)
+    return part.ids.take(at).astype(np.int64), lengths, np.searchsorted(part.edges, at, side="right") - 1
 
 
 def _batch(part: LabelledWords, cut: _Cut, n_ctx: int) -> tuple[Batch, np.ndarray]:
     """Pieces in rows, and the number in the part of each word that is asked for."""
-    width = row_width(cut.lengths, n_ctx)
-    rows = pack_rows(cut.ids, cut.lengths, width)
-    mask = rows.owners < len(cut.lengths)
+    ids, lengths, words = cut
+    batch = batch_of(ids, lengths, lengths, n_ctx)
+    assert batch.mask is not None and batch.documents is not None
+    mask, owners = batch.mask.numpy(), batch.documents.numpy()
     # a word that occurs twice in a batch, in pieces that follow each other, is two words
-    word = np.where(mask, pack_rows(cut.words, cut.lengths, width).ids, -1)
-    changes = (word[:, 1:] != word[:, :-1]) | (rows.owners[:, 1:] != rows.owners[:, :-1])
+    word = np.where(mask, pack_rows(words, lengths, mask.shape[1]).ids, -1)
+    changes = (word[:, 1:] != word[:, :-1]) | (owners[:, 1:] != owners[:, :-1])
     begins, ends = (mask & np.pad(changes, ((0, 0), side), constant_values=True) for side in ((1, 0), (0, 1)))
     positions = np.flatnonzero(ends)
-    numbers = word.ravel()[positions]
-    batch = Batch(
-        inputs=torch.from_numpy(rows.ids),
-        targets=torch.from_numpy(part.classes[numbers]),
-        positions=torch.from_numpy(positions),
-        mask=torch.from_numpy(mask),
-        documents=torch.from_numpy(rows.owners),
-        places=torch.from_numpy(rows.places),
-        words=torch.from_numpy(np.where(mask, np.cumsum(begins, axis=1) - 1, -1)),
-    )
-    return batch, numbers
+    numbers, at = word.ravel()[positions], torch.from_numpy(np.where(mask, np.cumsum(begins, axis=1) - 1, -1))
+    targets = torch.from_numpy(part.classes[numbers])
+    return batch._replace(targets=targets, positions=torch.from_numpy(positions), words=at), numbers
 
 
 def _words(part: Labelled) -> LabelledWords:
