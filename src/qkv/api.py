@@ -25,7 +25,7 @@ from qkv.folder.staging import check_elsewhere
 from qkv.folder.verified import damage
 from qkv.interop.folders import ADAPTER
 from qkv.interop.formats.adapters import base_of
-from qkv.interop.live import Attention, attention
+from qkv.interop.live import Attention, attention  # noqa: F401 - a part of the API
 from qkv.jsontypes import JsonObject
 from qkv.othernames import unknown_setting
 from qkv.run import Run
@@ -38,23 +38,6 @@ if TYPE_CHECKING:
     from qkv.recipe.forecast import Forecast
     from qkv.studies.designed import Design
     from qkv.studies.engine.runner import Made
-
-__all__ = [
-    "Attention",
-    "Run",
-    "TrainOptions",
-    "attention",
-    "cache_folder",
-    "import_checkpoint",
-    "load",
-    "plan",
-    "receipt",
-    "study",
-    "train",
-    "trial",
-    "verify",
-    "watch",
-]
 
 
 class TrainOptions(TypedDict, total=False):

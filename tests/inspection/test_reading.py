@@ -332,7 +332,8 @@ def test_accuracy_is_read_against_baselines_as_far_as_its_interval_tells_them_ap
     }
     best = SimpleNamespace(loss=0.4, step=10)
     telemetry = SimpleNamespace(best_evaluation=lambda: best)
-    told = loss_answer(SimpleNamespace(task=task, summary=summary, telemetry=telemetry, unit="text", n_answers=2))
+    run = SimpleNamespace(task=task, summary=summary)
+    told = loss_answer(SimpleNamespace(run=run, telemetry=telemetry, unit="text", n_answers=2))
     assert told is not None and told.sentence.startswith(expected)
 
 

@@ -48,7 +48,7 @@ def learned(evidence: Evidence) -> str:
     unigram = (evidence.telemetry.fact("baselines") or {}).get("unigram")
     known = isinstance(unigram, int | float) and math.isfinite(unigram)
     beside = f" (unigram {number(unigram, 3)})" if known else ""
-    label = "token" if evidence.task.target == "token" else "class"
+    label = "token" if evidence.run.task.target == "token" else "class"
     return (
         f"The control's own loss fell from {number(losses[0], 3)} to {number(losses[-1], 3)} nats{beside}: it "
         f"learns how frequent each {label} is."

@@ -10,27 +10,9 @@ recorder   the observer that writes it all to the telemetry; measurements: numbe
 gradients  the path of the error; trackers: telemetry sent on
 """
 
+from qkv.instruments import measures
 from qkv.instruments.attention_stats import attention_stats, induction_score
-from qkv.instruments.measures import (
-    alignment,
-    descent,
-    drift,
-    effective_rank,
-    grad_norm,
-    norm,
-    onward,
-    participation_rank,
-    rotation,
-    row_drift,
-    second_moment,
-    singular_values,
-    spectral_norm,
-    stable_rank,
-    subspace_angle,
-    symmetric_share,
-    turn,
-    update_ratio,
-)
+from qkv.instruments.measures import *  # noqa: F403
 from qkv.instruments.recorder import Recorder
 from qkv.instruments.registry import CIRCUIT, LIGHT, MEASURES, SPECTRAL, Measure, measure, property_of
 from qkv.instruments.runlog import RunLog
@@ -46,26 +28,9 @@ __all__ = [
     "Recorder",
     "RunLog",
     "WatchConfig",
-    "alignment",
     "attention_stats",
-    "descent",
-    "drift",
-    "effective_rank",
-    "grad_norm",
     "induction_score",
     "measure",
-    "norm",
-    "onward",
-    "participation_rank",
     "property_of",
-    "rotation",
-    "row_drift",
-    "second_moment",
-    "singular_values",
-    "spectral_norm",
-    "stable_rank",
-    "subspace_angle",
-    "symmetric_share",
-    "turn",
-    "update_ratio",
 ]
+__all__ += measures.__all__

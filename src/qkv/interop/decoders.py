@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from qkv.interop.family import ACTS, PLAIN, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
 from qkv.interop.layers import Joint, LayerWords, RopeByLayer, Windows, every, shortest
-from qkv.interop.name_map import ONE_PLUS, SAME, STACKED, After, Form, Interleaved, Neighbours, Row
+from qkv.interop.name_map import ONE_PLUS, SAME, STACKED, Form, Row, after, by_heads, of_neighbours
 from qkv.interop.settings import YES_NO, Always, Dropout, Piece, Reading, Rope, Setting
 from qkv.jsontypes import JsonObject
 from qkv.models.layout import ModelConfig, turned_width
@@ -54,8 +54,8 @@ def tensors(
 
     def of(config: ModelConfig) -> list[Row]:
         sizes, rows = config.sizes, []
-        heads = Interleaved(sizes.n_kv_heads) if interleaved else STACKED
-        turned = Neighbours(sizes.d_head, turned_width(sizes.d_head, config.layout.rope_share))
+        heads = by_heads(sizes.n_kv_heads) if interleaved else STACKED
+        turned = of_neighbours(sizes.d_head, turned_width(sizes.d_head, config.layout.rope_share))
         for part, said in names.items():
             stored = [block + name for name in said.split()]
             if part == "QKVO":
@@ -72,7 +72,7 @@ def tensors(
             elif part == "joint gated":
                 rows += joint(stored[0], "gate in", STACKED) + linear(stored[1], "L{L}.W_out", "L{L}.b_out")
             elif part in ("W_E", "W_pos"):
-                rows += [row(f"{said}.weight", part, form=After(before) if part == "W_pos" and before else SAME)]
+                rows += [row(f"{said}.weight", part, form=after(before) if part == "W_pos" and before else SAME)]
             elif part == "W_U":
                 rows += linear(said, "W_U", "b_U")
             else:
@@ -109,10 +109,7 @@ def decoder(
         rows=rows,
         buffers=(
             "*.rotary_emb.inv_freq",
-            "*.attn.bias",
-            "*.attn.masked_bias",
-            "*.attention.bias",
-            "*.attention.masked_bias",
+            *(f"*.{a}.{b}" for a in ("attn", "attention") for b in ("bias", "masked_bias")),
         ),
         even_heads=even_heads,
     )
@@ -149,6 +146,7 @@ def _eps(key: str = "rms_norm_eps", usual: float = 1e-6) -> Setting:
 
 
 SILU = Always("hidden_act", "silu", also=("swish",))
+GELU_NEW = Setting("activation_function", "layout.mlp", "gelu_new", ACTS[1:2] + ACTS[:1] + ACTS[2:])
 BIASED = Setting("attention_bias", "layout.attention_bias", False, ((False, "same"), (True, "all")))
 
 
@@ -375,8 +373,7 @@ GPTJ = decoder(
     Setting("n_head", "sizes.n_heads", 16), Setting("n_inner", "sizes.d_mlp", None),
     Joint(("rotary_dim",), _rotary_dim,
           lambda config, out: out.update(rotary_dim=turned_width(config.sizes.d_head, config.layout.rope_share))),
-    TIED, _eps("layer_norm_epsilon", 1e-5),
-    Setting("activation_function", "layout.mlp", "gelu_new", ACTS[1:2] + ACTS[:1] + ACTS[2:]),
+    TIED, _eps("layer_norm_epsilon", 1e-5), GELU_NEW,
     Dropout(("resid_pdrop", "embd_pdrop"), ("attn_pdrop",)),
     *idle(rotary=True, scale_attn_weights=True, tokenizer_class=None),
     base="transformer.", norm="layer", bias=True, attention_bias="none", head_bias=True, parallel=True,
@@ -470,8 +467,8 @@ GPT_NEO = decoder(
     Setting("hidden_size", "sizes.d_model", 2048), Setting("num_layers", "sizes.n_layers", 24),
     Setting("num_heads", "sizes.n_heads", 16), Setting("intermediate_size", "sizes.d_mlp", None),
     Joint(("attention_types", "attention_layers", "window_size"), _read_global_local, _write_global_local),
-    Setting("activation_function", "layout.mlp", "gelu_new", ACTS[1:2] + ACTS[:1] + ACTS[2:]),
-    _eps("layer_norm_epsilon", 1e-5), TIED_USUALLY, Dropout(("resid_dropout", "embed_dropout"), ("attention_dropout",)),
+    GELU_NEW, _eps("layer_norm_epsilon", 1e-5), TIED_USUALLY,
+    Dropout(("resid_dropout", "embed_dropout"), ("attention_dropout",)),
     base="transformer.", positions="learned", norm="layer", bias=True, attention_bias="out", scale=False, start="gpt2",
 )  # fmt: skip
 _OPT_MODULES = {
@@ -574,6 +571,5 @@ MPT = decoder(
 
 DECODERS: tuple[Family, ...] = (
     OLMO, OLMO2, OLMO3, SMOLLM3, PHI3, GRANITE, HELIUM, GLM, GLM4, ARCEE, NEMOTRON, STARCODER2, GEMMA, GEMMA2, GEMMA3,
-    STABLELM, COHERE, PHI, GPTJ, FALCON, GPT_NEO, OPT, BIOGPT, BLOOM,
-    GPT_BIGCODE, MPT,
+    STABLELM, COHERE, PHI, GPTJ, FALCON, GPT_NEO, OPT, BIOGPT, BLOOM, GPT_BIGCODE, MPT,
 )  # fmt: skip

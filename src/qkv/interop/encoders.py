@@ -6,10 +6,10 @@ Names are those of Hugging Face `transformers`, as in `decoders`.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from qkv.interop.decoders import sizes, tensors
+from qkv.interop.decoders import BIASED, sizes, tensors
 from qkv.interop.family import ACTS, PLAIN, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
 from qkv.interop.layers import Joint, RopeByLayer, Windows
-from qkv.interop.name_map import TRANSPOSED, After, Row
+from qkv.interop.name_map import TRANSPOSED, Row, after
 from qkv.interop.settings import YES_NO, Always, Dropout, Labels, Piece, Reading, Setting
 from qkv.models.layout import ModelConfig
 
@@ -45,7 +45,7 @@ def _bert_rows(config: ModelConfig) -> list[Row]:
 def _roberta_rows(config: ModelConfig) -> list[Row]:
     return [
         *_bert_body("roberta."),
-        row("roberta.embeddings.position_embeddings.weight", "W_pos", form=After(_ROBERTA_FIRST)),
+        row("roberta.embeddings.position_embeddings.weight", "W_pos", form=after(_ROBERTA_FIRST)),
         *linear("lm_head.dense", "W_transform", "b_transform"),
         *norm("lm_head.layer_norm", "norm_u"),
         row("lm_head.decoder.weight", "W_U", form=TRANSPOSED),
@@ -74,14 +74,9 @@ _ROBERTA_FIRST = 2
 """RoBERTa counts positions from the padding token's id and one: rows 0 and 1 are no position of a text."""
 
 _BOTH_SIDES = {
-    "positions": "learned",
-    "norm": "layer",
-    "norm_place": "post",
-    "norm_e": True,
-    "bias": True,
-    "head_transform": True,
+    "positions": "learned", "norm": "layer", "norm_place": "post", "norm_e": True, "bias": True, "head_transform": True,
     "start": "bert",
-}
+}  # fmt: skip
 
 
 def _bert_pieces(
@@ -161,18 +156,10 @@ def _body(family: Family, cls: str) -> Family:
         return [replace(one, stored=one.stored.removeprefix(family.base)) for one in kept]
 
     return replace(
-        family,
-        name=f"{family.name} body",
-        title=f"{family.title} without a head",
-        architecture=cls,
-        also=(),
-        auto="AutoModel",
-        base="",
-        layout={**family.layout, "head_transform": False},
-        rows=rows,
-        left_out={"pooler.*": POOLER},
-        absent=("b_U",),
-    )
+        family, name=f"{family.name} body", title=f"{family.title} without a head", architecture=cls, also=(),
+        auto="AutoModel", base="", layout={**family.layout, "head_transform": False}, rows=rows,
+        left_out={"pooler.*": POOLER}, absent=("b_U",),
+    )  # fmt: skip
 
 
 def _of_classes(family: Family, cls: str, pooler: str, classifier: str) -> Family:
@@ -182,18 +169,10 @@ def _of_classes(family: Family, cls: str, pooler: str, classifier: str) -> Famil
         return [*family.rows(config), *linear(pooler, "W_pool", "b_pool"), *linear(classifier, "W_cls", "b_cls")]
 
     return replace(
-        family,
-        name=f"{family.name} classes",
-        title=f"{family.title} for classes",
-        kind="Classifier",
-        architecture=cls,
-        also=(),
-        auto="AutoModelForSequenceClassification",
-        pieces=(*family.pieces, Labels()),
-        layout={**family.layout, "head_transform": False, "pool": "first"},
-        rows=rows,
-        left_out={},
-    )
+        family, name=f"{family.name} classes", title=f"{family.title} for classes", kind="Classifier",
+        architecture=cls, also=(), auto="AutoModelForSequenceClassification", pieces=(*family.pieces, Labels()),
+        layout={**family.layout, "head_transform": False, "pool": "first"}, rows=rows, left_out={},
+    )  # fmt: skip
 
 
 _OTHERS = replace(ROBERTA, pieces=(Setting("vocab_size", "sizes.d_vocab", 30522), *ROBERTA.pieces[1:]))
@@ -264,100 +243,47 @@ ALBERT = _masked(
 
 # ModernBERT
 
-_MODERN = tensors(
-    {
-        "W_E": "model.embeddings.tok_embeddings",
-        "norm_e": "model.embeddings.norm",
-        "norm1": "attn_norm",
-        "QKV O": "attn.Wqkv attn.Wo",
-        "norm2": "mlp_norm",
-        "joint gated": "mlp.Wi mlp.Wo",
-        "norm_f": "model.final_norm",
-        "W_U": "decoder",
-    }
-)
+_MODERN = tensors({
+    "W_E": "model.embeddings.tok_embeddings", "norm_e": "model.embeddings.norm", "norm1": "attn_norm",
+    "QKV O": "attn.Wqkv attn.Wo", "norm2": "mlp_norm", "joint gated": "mlp.Wi mlp.Wo", "norm_f": "model.final_norm",
+    "W_U": "decoder",
+})  # fmt: skip
 MODERNBERT = Family(
-    name="modernbert",
-    title="ModernBERT",
-    kind="MaskedLM",
-    preset="bert",
-    architecture="ModernBertForMaskedLM",
-    auto="AutoModelForMaskedLM",
-    base="model.",
+    name="modernbert", title="ModernBERT", kind="MaskedLM", preset="bert", architecture="ModernBertForMaskedLM",
+    auto="AutoModelForMaskedLM", base="model.",
     pieces=(
-        *sizes(50368, 768, 22, 12, 8192, mlp=1152, kv=False),
-        Setting("norm_eps", "layout.norm_eps", 1e-5),
-        Setting("norm_bias", "layout.norm_bias", False, ((False, "same"), (True, "all"))),
-        Setting("attention_bias", "layout.attention_bias", False, ((False, "same"), (True, "all"))),
+        *sizes(50368, 768, 22, 12, 8192, mlp=1152, kv=False), Setting("norm_eps", "layout.norm_eps", 1e-5),
+        Setting("norm_bias", "layout.norm_bias", False, ((False, "same"), (True, "all"))), BIASED,
         Setting("decoder_bias", "layout.head_bias", True, YES_NO),
-        Windows(
-            key="local_attention",
-            width=128,
-            usual=lambda n, given: [
-                "sliding_attention" if layer % given.get("global_attn_every_n_layers", 3) else "full_attention"
-                for layer in range(n)
-            ],
-            keeps=True,
-            halves=True,
-        ),
+        Windows(key="local_attention", width=128, keeps=True, halves=True, usual=lambda n, given: [
+            "sliding_attention" if layer % given.get("global_attn_every_n_layers", 3) else "full_attention"
+            for layer in range(n)]),
         Always("global_attn_every_n_layers", 3, also=tuple(range(1, 99)), written=False),
-        RopeByLayer(160000.0, 10000.0, ("global_rope_theta", "local_rope_theta")),
-        TIED_USUALLY,
-        Dropout(("embedding_dropout", "mlp_dropout")),
-        Always("hidden_activation", "gelu"),
-        Always("classifier_activation", "gelu"),
-        Always("mlp_bias", False),
-        Always("classifier_bias", False),
+        RopeByLayer(160000.0, 10000.0, ("global_rope_theta", "local_rope_theta")), TIED_USUALLY,
+        Dropout(("embedding_dropout", "mlp_dropout")), Always("hidden_activation", "gelu"),
+        Always("classifier_activation", "gelu"), Always("mlp_bias", False), Always("classifier_bias", False),
         Always("position_embedding_type", "absolute", also=("sans_pos",), written=False),
         Always("sparse_prediction", False, also=(True,), written=False),
         *idle(deterministic_flash_attn=False, sparse_pred_ignore_index=-100, embedding_norm=True, layer_norm_eps=1e-5),
-        *(
-            Always(key, None, also=(2.0, "cls", "mean", True, False), written=False)
-            for key in (
-                "initializer_cutoff_factor",
-                "classifier_pooling",
-                "reference_compile",
-                "repad_logits_with_grad",
-            )
-        ),
+        *(Always(key, None, also=(2.0, "cls", "mean", True, False), written=False) for key in (
+            "initializer_cutoff_factor", "classifier_pooling", "reference_compile", "repad_logits_with_grad")),
         *PLAIN,
-    ),  # fmt: skip
-    layout={"norm": "layer", "mlp": "geglu", "norm_e": True, "first_norm": False, "head_transform": True}
-    | {"start": "normal"},
+    ),
+    layout={"norm": "layer", "mlp": "geglu", "norm_e": True, "first_norm": False, "head_transform": True,
+            "start": "normal"},
     rows=lambda config: [
-        *_MODERN(config),
-        *linear("head.dense", "W_transform", "b_transform"),
-        *norm("head.norm", "norm_u"),
-    ],
+        *_MODERN(config), *linear("head.dense", "W_transform", "b_transform"), *norm("head.norm", "norm_u")],
     even_heads=True,
-)
+)  # fmt: skip
 
+_BODIES = (
+    (BERT, "Bert"), (ROBERTA, "Roberta"), (DISTILBERT, "DistilBert"), (XLM_ROBERTA, "XLMRoberta"),
+    (CAMEMBERT, "Camembert"),
+)  # fmt: skip
 ENCODERS: tuple[Family, ...] = (
-    BERT,
-    ROBERTA,
-    DISTILBERT,
-    XLM_ROBERTA,
-    CAMEMBERT,
-    ELECTRA,
-    ALBERT,
-    MODERNBERT,
-    *(
-        _body(family, cls)
-        for family, cls in (
-            (BERT, "BertModel"),
-            (ROBERTA, "RobertaModel"),
-            (DISTILBERT, "DistilBertModel"),
-            (XLM_ROBERTA, "XLMRobertaModel"),
-            (CAMEMBERT, "CamembertModel"),
-        )
-    ),
+    BERT, ROBERTA, DISTILBERT, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MODERNBERT,
+    *(_body(family, f"{cls}Model") for family, cls in _BODIES),
     _of_classes(BERT, "BertForSequenceClassification", "bert.pooler.dense", "classifier"),
-    *(
-        _of_classes(family, cls, "classifier.dense", "classifier.out_proj")
-        for family, cls in (
-            (ROBERTA, "RobertaForSequenceClassification"),
-            (XLM_ROBERTA, "XLMRobertaForSequenceClassification"),
-            (CAMEMBERT, "CamembertForSequenceClassification"),
-        )
-    ),
-)
+    *(_of_classes(family, f"{cls}ForSequenceClassification", "classifier.dense", "classifier.out_proj")
+      for family, cls in (_BODIES[1], *_BODIES[3:])),
+)  # fmt: skip

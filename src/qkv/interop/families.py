@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from qkv.extensions import Registry, instance_of
-from qkv.interop.decoders import BIASED, DECODERS, GATED, SILU, decoder, sizes, tensors
+from qkv.interop.decoders import BIASED, DECODERS, GATED, GELU_NEW, SILU, decoder, sizes, tensors
 from qkv.interop.encoders import ENCODERS, POOLER
 from qkv.interop.family import ACTS, PLAIN, TABLE, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
 from qkv.interop.layers import Joint, Windows
-from qkv.interop.name_map import BESIDE, ONE, TRANSPOSED, After, PatchForm, Row
+from qkv.interop.name_map import BESIDE, ONE, SAME, TRANSPOSED, Form, Row, after, of_patches
 from qkv.interop.settings import WORDS, YES_NO, Always, Dropout, ImageSize, Labels, Piece, Reading, Rope, Setting
 from qkv.jsontypes import JsonMapping
 from qkv.models import layout as layouts
@@ -25,64 +25,43 @@ from qkv.models.layout import ModelConfig
 
 def _gpt2_rows(config: ModelConfig) -> list[Row]:
     block = "transformer.h.{L}."
+
+    def conv(name: str, kinds: str, form: Form = SAME) -> list[Row]:
+        both = (("weight", "W"), ("bias", "b"))
+        return [row(f"{block}{name}.{w}", *(f"L{{L}}.{x}_{k}" for k in kinds.split()), form=form) for w, x in both]
+
     return [
         row("transformer.wte.weight", "W_E"),
         row("transformer.wpe.weight", "W_pos"),
         *norm(f"{block}ln_1", "L{L}.norm1"),
-        row(f"{block}attn.c_attn.weight", "L{L}.W_Q", "L{L}.W_K", "L{L}.W_V", form=BESIDE),
-        row(f"{block}attn.c_attn.bias", "L{L}.b_Q", "L{L}.b_K", "L{L}.b_V", form=BESIDE),
-        row(f"{block}attn.c_proj.weight", "L{L}.W_O"),
-        row(f"{block}attn.c_proj.bias", "L{L}.b_O"),
+        *conv("attn.c_attn", "Q K V", BESIDE),
+        *conv("attn.c_proj", "O"),
         *norm(f"{block}ln_2", "L{L}.norm2"),
-        row(f"{block}mlp.c_fc.weight", "L{L}.W_in"),
-        row(f"{block}mlp.c_fc.bias", "L{L}.b_in"),
-        row(f"{block}mlp.c_proj.weight", "L{L}.W_out"),
-        row(f"{block}mlp.c_proj.bias", "L{L}.b_out"),
+        *conv("mlp.c_fc", "in"),
+        *conv("mlp.c_proj", "out"),
         *norm("transformer.ln_f", "norm_f"),
         TABLE,
     ]
 
 
-GPT2 = Family(
-    name="gpt2",
-    title="GPT-2",
-    kind="CausalLM",
-    preset="gpt2",
-    architecture="GPT2LMHeadModel",
-    also=("GPT2Model",),
-    auto="AutoModelForCausalLM",
-    base="transformer.",
-    pieces=(
-        Setting("vocab_size", "sizes.d_vocab", 50257),
-        Setting("n_positions", "sizes.n_ctx", 1024),
-        Setting("n_embd", "sizes.d_model", 768),
-        Setting("n_layer", "sizes.n_layers", 12),
-        Setting("n_head", "sizes.n_heads", 12),
-        Setting("n_inner", "sizes.d_mlp", None),
-        Setting("activation_function", "layout.mlp", "gelu_new", ACTS[1:2] + ACTS[:1] + ACTS[2:]),
-        Setting("layer_norm_epsilon", "layout.norm_eps", 1e-5),
-        Setting("scale_attn_weights", "layout.scale", True, YES_NO),
-        TIED_USUALLY,
-        Dropout(("resid_pdrop", "embd_pdrop"), ("attn_pdrop",), 0.1),
-        Always("scale_attn_by_inverse_layer_idx", False),
-        *idle(n_special=0),
-        Always("predict_special_tokens", True, also=(False,), written=False),
-        Always("reorder_and_upcast_attn", False, also=(True,)),  # the same product in float32: the model is float32
-        *PLAIN,
-    ),
-    layout={"positions": "learned", "norm": "layer", "bias": True, "start": "gpt2"},
-    rows=_gpt2_rows,
-    buffers=("*.attn.bias", "*.attn.masked_bias"),
-    even_heads=True,
-)
+GPT2 = replace(decoder(
+    "gpt2", "GPT-2", "GPT2LMHeadModel", _gpt2_rows,
+    Setting("vocab_size", "sizes.d_vocab", 50257), Setting("n_positions", "sizes.n_ctx", 1024),
+    Setting("n_embd", "sizes.d_model", 768), Setting("n_layer", "sizes.n_layers", 12),
+    Setting("n_head", "sizes.n_heads", 12), Setting("n_inner", "sizes.d_mlp", None), GELU_NEW,
+    Setting("layer_norm_epsilon", "layout.norm_eps", 1e-5), Setting("scale_attn_weights", "layout.scale", True, YES_NO),
+    TIED_USUALLY, Dropout(("resid_pdrop", "embd_pdrop"), ("attn_pdrop",), 0.1),
+    Always("scale_attn_by_inverse_layer_idx", False), *idle(n_special=0),
+    Always("predict_special_tokens", True, also=(False,), written=False),
+    Always("reorder_and_upcast_attn", False, also=(True,)),  # the same product in float32: the model is float32
+    base="transformer.", positions="learned", norm="layer", bias=True, start="gpt2",
+), also=("GPT2Model",), buffers=("*.attn.bias", "*.attn.masked_bias"))  # fmt: skip
 
 
 # Llama, Mistral, Qwen2, Qwen3
 
-_GATED = {part: GATED[part] for part in ("W_E", "norm1", "QKVO")} | {
-    "qnorm": "self_attn.q_norm",
-    "knorm": "self_attn.k_norm",
-}
+_NORMS = {"qnorm": "self_attn.q_norm", "knorm": "self_attn.k_norm"}
+_GATED = {part: GATED[part] for part in ("W_E", "norm1", "QKVO")} | _NORMS
 
 
 def _gated(name: str, title: str, *pieces: Piece, even_heads: bool = False, **layout: bool | str) -> Family:
@@ -97,14 +76,9 @@ def _gated(name: str, title: str, *pieces: Piece, even_heads: bool = False, **la
 
 _HEAD_DIM = Setting("head_dim", "sizes.d_head", None)
 LLAMA = _gated(
-    "llama",
-    "Llama",
-    _HEAD_DIM,
-    BIASED,
-    Always("mlp_bias", False),
-    *idle(is_llama_config=True, rope_interleaved=False, activation="swiglu"),
-    even_heads=True,
-)
+    "llama", "Llama", _HEAD_DIM, BIASED, Always("mlp_bias", False),
+    *idle(is_llama_config=True, rope_interleaved=False, activation="swiglu"), even_heads=True,
+)  # fmt: skip
 MISTRAL = _gated("mistral", "Mistral", _HEAD_DIM, Windows(layered=False))
 _QWEN_WINDOWS = Windows(
     switch="use_sliding_window",
@@ -112,22 +86,8 @@ _QWEN_WINDOWS = Windows(
         "sliding_attention" if layer >= given.get("max_window_layers", 28) else "full_attention" for layer in range(n)
     ],
 )
-QWEN2 = _gated(
-    "qwen2",
-    "Qwen2",
-    _QWEN_WINDOWS,
-    *idle(use_mrope=False),
-    attention_bias="qkv",
-    even_heads=True,
-)
-QWEN3 = _gated(
-    "qwen3",
-    "Qwen3",
-    Setting("head_dim", "sizes.d_head", 128),
-    BIASED,
-    _QWEN_WINDOWS,
-    qk_norm=True,
-)
+QWEN2 = _gated("qwen2", "Qwen2", _QWEN_WINDOWS, *idle(use_mrope=False), attention_bias="qkv", even_heads=True)
+QWEN3 = _gated("qwen3", "Qwen3", Setting("head_dim", "sizes.d_head", 128), BIASED, _QWEN_WINDOWS, qk_norm=True)
 
 
 # GPT-NeoX
@@ -159,7 +119,7 @@ NEOX = decoder(
 
 def _vit_rows(config: ModelConfig) -> list[Row]:
     assert config.patches is not None
-    cut = PatchForm(config.patches.channels, config.patches.patch)
+    cut = of_patches(config.patches.channels, config.patches.patch)
     rows = [
         row("vit.embeddings.cls_token", "W_token", form=ONE),
         row("vit.embeddings.position_embeddings", "W_pos", form=ONE),
@@ -178,36 +138,22 @@ def _vit_rows(config: ModelConfig) -> list[Row]:
 
 
 VIT = Family(
-    name="vit",
-    title="ViT",
-    kind="ImageClassifier",
-    preset="gpt2",
-    architecture="ViTForImageClassification",
-    auto="AutoModelForImageClassification",
-    base="vit.",
+    name="vit", title="ViT", kind="ImageClassifier", preset="gpt2", architecture="ViTForImageClassification",
+    auto="AutoModelForImageClassification", base="vit.",
     pieces=(
-        Setting("hidden_size", "sizes.d_model", 768),
-        Setting("num_hidden_layers", "sizes.n_layers", 12),
-        Setting("num_attention_heads", "sizes.n_heads", 12),
-        Setting("intermediate_size", "sizes.d_mlp", 3072),
-        Setting("hidden_act", "layout.mlp", "gelu", ACTS),
-        Setting("layer_norm_eps", "layout.norm_eps", 1e-12),
-        Setting("patch_size", "patches.patch", 16),
-        Setting("num_channels", "patches.channels", 3),
-        ImageSize(),
-        Labels(),
-        Always("qkv_bias", True),
+        Setting("hidden_size", "sizes.d_model", 768), Setting("num_hidden_layers", "sizes.n_layers", 12),
+        Setting("num_attention_heads", "sizes.n_heads", 12), Setting("intermediate_size", "sizes.d_mlp", 3072),
+        Setting("hidden_act", "layout.mlp", "gelu", ACTS), Setting("layer_norm_eps", "layout.norm_eps", 1e-12),
+        Setting("patch_size", "patches.patch", 16), Setting("num_channels", "patches.channels", 3), ImageSize(),
+        Labels(), Always("qkv_bias", True),
         Always("encoder_stride", 16, written=False, also=tuple(range(1, 257))),  # of another head
         Always("pooler_output_size", None, written=False, also=tuple(range(1, 8193))),
         Always("pooler_act", "tanh", written=False),
-        Dropout(("hidden_dropout_prob",), ("attention_probs_dropout_prob",)),
-        *PLAIN,
+        Dropout(("hidden_dropout_prob",), ("attention_probs_dropout_prob",)), *PLAIN,
     ),
     layout={"positions": "learned", "norm": "layer", "bias": True, "tied": False, "pool": "class", "start": "bert"},
-    rows=_vit_rows,
-    left_out={"vit.pooler.*": POOLER},
-    even_heads=True,
-)
+    rows=_vit_rows, left_out={"vit.pooler.*": POOLER}, even_heads=True,
+)  # fmt: skip
 
 
 # Marian
@@ -233,84 +179,60 @@ def _marian_rows(config: ModelConfig) -> list[Row]:
     return rows
 
 
+_NO_DECODER = tuple(piece for piece in PLAIN if piece.key != "is_encoder_decoder")
+
+
 def _seq2seq(
     name: str, title: str, cls: str, rows: Callable[[ModelConfig], list[Row]], *pieces: Piece, **layout: bool | str
 ) -> Family:
     """A family of encoder-decoders in the words of Marian and BART."""
     return Family(
-        name=name,
-        title=title,
-        kind="EncoderDecoderLM",
-        preset="vaswani",
-        architecture=cls,
-        auto="AutoModelForSeq2SeqLM",
-        base="model.",
+        name=name, title=title, kind="EncoderDecoderLM", preset="vaswani", architecture=cls,
+        auto="AutoModelForSeq2SeqLM", base="model.",
         pieces=(
-            Setting("max_position_embeddings", "sizes.n_ctx", 1024),
-            Setting("d_model", "sizes.d_model", 1024),
+            Setting("max_position_embeddings", "sizes.n_ctx", 1024), Setting("d_model", "sizes.d_model", 1024),
             Setting("encoder_layers", "sizes.n_layers", 12, same=("decoder_layers",), again=("num_hidden_layers",)),
             Setting("encoder_attention_heads", "sizes.n_heads", 16, same=("decoder_attention_heads",)),
             Setting("encoder_ffn_dim", "sizes.d_mlp", 4096, same=("decoder_ffn_dim",)),
             Setting("activation_function", "layout.mlp", "gelu", (("silu", "silu"), ("swish", "silu"), *ACTS)),
             Setting("scale_embedding", "layout.embed_scale", False, YES_NO),
             Dropout(("dropout",), ("attention_dropout", "activation_dropout"), 0.1),
-            *idle(encoder_layerdrop=0.0, decoder_layerdrop=0.0),
-            *idle(add_bias_logits=False, static_position_embeddings=True),
-            Always("is_encoder_decoder", True),
-            *pieces,
-            *(piece for piece in PLAIN if piece.key != "is_encoder_decoder"),
+            *idle(encoder_layerdrop=0.0, decoder_layerdrop=0.0, add_bias_logits=False, static_position_embeddings=True),
+            Always("is_encoder_decoder", True), *pieces, *_NO_DECODER,
         ),
         layout={"norm": "layer", "norm_eps": 1e-5, "bias": True, "head_bias": True, "start": "xavier"} | layout,
-        rows=rows,
-        sines=("*.embed_positions.weight",) if layout["positions"] == "sinusoidal_halves" else (),
+        rows=rows, sines=("*.embed_positions.weight",) if layout["positions"] == "sinusoidal_halves" else (),
         even_heads=True,
-    )
+    )  # fmt: skip
 
 
 MARIAN = _seq2seq(
-    "marian",
-    "Marian",
-    "MarianMTModel",
-    _marian_rows,
+    "marian", "Marian", "MarianMTModel", _marian_rows,
     Setting("vocab_size", "sizes.d_vocab", 58101, again=("decoder_vocab_size",)),
     Setting("share_encoder_decoder_embeddings", "layout.tied", True, YES_NO, same=("tie_word_embeddings",)),
     *idle(normalize_before=False, add_final_layer_norm=False, normalize_embedding=False),
-    positions="sinusoidal_halves",
-    norm_place="post",
-)
+    positions="sinusoidal_halves", norm_place="post",
+)  # fmt: skip
 
 
 def _bart_rows(config: ModelConfig) -> list[Row]:
     rows = _marian_rows(config)
     for side, stem in (("enc", "model.encoder."), ("dec", "model.decoder.")):
-        rows += [row(f"{stem}embed_positions.weight", f"{side}.W_pos", form=After(2))]
+        rows += [row(f"{stem}embed_positions.weight", f"{side}.W_pos", form=after(2))]
         rows += norm(f"{stem}layernorm_embedding", f"{side}.norm_e") + norm(f"{stem}layer_norm", f"{side}.norm_f")
     return rows
 
 
 BART = _seq2seq(
-    "bart",
-    "BART",
-    "BartForConditionalGeneration",
-    _bart_rows,
-    Setting("vocab_size", "sizes.d_vocab", 50265),
-    TIED_USUALLY,
-    *idle(normalize_before=False, add_final_layer_norm=False, normalize_embedding=True),
-    positions="learned",
-    norm_place="post",
-    norm_e=True,
-)
+    "bart", "BART", "BartForConditionalGeneration", _bart_rows, Setting("vocab_size", "sizes.d_vocab", 50265),
+    TIED_USUALLY, *idle(normalize_before=False, add_final_layer_norm=False, normalize_embedding=True),
+    positions="learned", norm_place="post", norm_e=True,
+)  # fmt: skip
 MBART = _seq2seq(
-    "mbart",
-    "mBART",
-    "MBartForConditionalGeneration",
-    _bart_rows,
-    Setting("vocab_size", "sizes.d_vocab", 50265),
-    TIED_USUALLY,
-    *idle(normalize_before=True, add_final_layer_norm=True, normalize_embedding=True),
-    positions="learned",
-    norm_e=True,
-)
+    "mbart", "mBART", "MBartForConditionalGeneration", _bart_rows, Setting("vocab_size", "sizes.d_vocab", 50265),
+    TIED_USUALLY, *idle(normalize_before=True, add_final_layer_norm=True, normalize_embedding=True),
+    positions="learned", norm_e=True,
+)  # fmt: skip
 
 
 # T5
@@ -347,20 +269,12 @@ def _read_t5_head(reading: Reading) -> None:
 _T5_HEAD = ("tie_word_embeddings", "scale_decoder_outputs")
 _T5_MLPS = (("relu", "relu"), ("gated-gelu", "geglu_tanh"), ("gated-silu", "swiglu"), ("gelu", "gelu"))
 T5 = Family(
-    name="t5",
-    title="T5",
-    kind="EncoderDecoderLM",
-    preset="vaswani",
-    architecture="T5ForConditionalGeneration",
-    auto="AutoModelForSeq2SeqLM",
-    base="",
+    name="t5", title="T5", kind="EncoderDecoderLM", preset="vaswani", architecture="T5ForConditionalGeneration",
+    auto="AutoModelForSeq2SeqLM", base="",
     pieces=(
-        Setting("vocab_size", "sizes.d_vocab", 32128),
-        Setting("n_positions", "sizes.n_ctx", 512),
-        Setting("d_model", "sizes.d_model", 512),
-        Setting("d_kv", "sizes.d_head", 64),
-        Setting("d_ff", "sizes.d_mlp", 2048),
-        Setting("num_layers", "sizes.n_layers", 6, again=("num_decoder_layers",)),
+        Setting("vocab_size", "sizes.d_vocab", 32128), Setting("n_positions", "sizes.n_ctx", 512),
+        Setting("d_model", "sizes.d_model", 512), Setting("d_kv", "sizes.d_head", 64),
+        Setting("d_ff", "sizes.d_mlp", 2048), Setting("num_layers", "sizes.n_layers", 6, again=("num_decoder_layers",)),
         Setting("num_heads", "sizes.n_heads", 8),
         Setting("relative_attention_num_buckets", "layout.relative_buckets", 32),
         Setting("relative_attention_max_distance", "layout.relative_reach", 128),
@@ -368,14 +282,11 @@ T5 = Family(
         Setting("feed_forward_proj", "layout.mlp", "relu", _T5_MLPS),
         Joint(_T5_HEAD, _read_t5_head, lambda config, out: out.update(dict.fromkeys(_T5_HEAD, config.layout.tied))),
         Joint(("dense_act_fn", "is_gated_act"), lambda reading: None, lambda config, out: None),  # follow from its MLP
-        Dropout(("dropout_rate",), (), 0.1),
-        Always("is_encoder_decoder", True),
-        *(piece for piece in PLAIN if piece.key != "is_encoder_decoder"),
+        Dropout(("dropout_rate",), (), 0.1), Always("is_encoder_decoder", True), *_NO_DECODER,
     ),
-    layout={"positions": "relative", "norm": "rms", "scale": False, "start": "xavier"},
-    rows=_t5_rows,
+    layout={"positions": "relative", "norm": "rms", "scale": False, "start": "xavier"}, rows=_t5_rows,
     left_out={"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "a bias that is never read"},
-)
+)  # fmt: skip
 
 
 _MT5_PIECES = (
@@ -398,29 +309,8 @@ MT5 = replace(
 )
 
 
-FAMILIES: Registry[Family] = Registry(
-    "families",
-    {
-        family.name: family
-        for family in (
-            GPT2,
-            LLAMA,
-            QWEN3,
-            QWEN2,
-            MISTRAL,
-            NEOX,
-            *ENCODERS,
-            VIT,
-            MARIAN,
-            BART,
-            MBART,
-            T5,
-            MT5,
-            *DECODERS,
-        )
-    },
-    instance_of(Family),
-)
+_FAMILIES = (GPT2, LLAMA, QWEN3, QWEN2, MISTRAL, NEOX, *ENCODERS, VIT, MARIAN, BART, MBART, T5, MT5, *DECODERS)
+FAMILIES: Registry[Family] = Registry("families", {family.name: family for family in _FAMILIES}, instance_of(Family))
 """Name -> family, those that other packages add behind ours; for export the first that fits is taken."""
 
 

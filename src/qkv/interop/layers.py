@@ -165,11 +165,5 @@ class Joint:
     """Keys that together mean something here, by a function for each way."""
 
     keys: tuple[str, ...]
-    reads: Callable[[Reading], None]
-    writes: Callable[[ModelConfig, JsonObject], None]
-
-    def read(self, reading: Reading) -> None:
-        self.reads(reading)
-
-    def write(self, config: ModelConfig, out: JsonObject) -> None:
-        self.writes(config, out)
+    read: Callable[[Reading], None]
+    write: Callable[[ModelConfig, JsonObject], None]

@@ -27,44 +27,39 @@ from qkv.models.matrices import Catalogue
 from qkv.models.parts import KINDS
 from qkv.models.zoo import MODELS
 
+
+def _names(*said: str) -> dict[str, str]:
+    """Names of weights and biases -> addresses, of modules said as `module layer kinds`, or as `module norm`."""
+    found = {}
+    for module, place, *kinds in (one.split() for one in said):
+        of = [f"{place}.{{}}_{kind}" for kind in kinds]
+        found[f"{module}weight"] = ", ".join(of).replace("{}", "W") or f"{place}.gain"
+        found[f"{module}bias"] = ", ".join(of).replace("{}", "b") or f"{place}.bias"
+    return found
+
+
 NAMES: Mapping[str, Mapping[str, str]] = {
     # karpathy/nanoGPT `model.py`; c_attn is a Linear there
-    "nanoGPT": {
-        "transformer.wte.weight": "W_E",
-        "transformer.wpe.weight": "W_pos",
-        "transformer.h.{L}.ln_1.weight": "L{L}.norm1.gain",
-        "transformer.h.{L}.ln_1.bias": "L{L}.norm1.bias",
-        "transformer.h.{L}.attn.c_attn.weight": "L{L}.W_Q, L{L}.W_K, L{L}.W_V",
-        "transformer.h.{L}.attn.c_attn.bias": "L{L}.b_Q, L{L}.b_K, L{L}.b_V",
-        "transformer.h.{L}.attn.c_proj.weight": "L{L}.W_O",
-        "transformer.h.{L}.attn.c_proj.bias": "L{L}.b_O",
-        "transformer.h.{L}.ln_2.weight": "L{L}.norm2.gain",
-        "transformer.h.{L}.ln_2.bias": "L{L}.norm2.bias",
-        "transformer.h.{L}.mlp.c_fc.weight": "L{L}.W_in",
-        "transformer.h.{L}.mlp.c_fc.bias": "L{L}.b_in",
-        "transformer.h.{L}.mlp.c_proj.weight": "L{L}.W_out",
-        "transformer.h.{L}.mlp.c_proj.bias": "L{L}.b_out",
-        "transformer.ln_f.weight": "norm_f.gain",
-        "transformer.ln_f.bias": "norm_f.bias",
-        "lm_head.weight": "W_U",
-    },
-    # torch.nn.TransformerEncoder
-    "torch.nn.TransformerEncoder": {
-        "layers.{L}.self_attn.in_proj_weight": "L{L}.W_Q, L{L}.W_K, L{L}.W_V",
-        "layers.{L}.self_attn.in_proj_bias": "L{L}.b_Q, L{L}.b_K, L{L}.b_V",
-        "layers.{L}.self_attn.out_proj.weight": "L{L}.W_O",
-        "layers.{L}.self_attn.out_proj.bias": "L{L}.b_O",
-        "layers.{L}.linear1.weight": "L{L}.W_in",
-        "layers.{L}.linear1.bias": "L{L}.b_in",
-        "layers.{L}.linear2.weight": "L{L}.W_out",
-        "layers.{L}.linear2.bias": "L{L}.b_out",
-        "layers.{L}.norm1.weight": "L{L}.norm1.gain",
-        "layers.{L}.norm1.bias": "L{L}.norm1.bias",
-        "layers.{L}.norm2.weight": "L{L}.norm2.gain",
-        "layers.{L}.norm2.bias": "L{L}.norm2.bias",
-        "norm.weight": "norm_f.gain",
-        "norm.bias": "norm_f.bias",
-    },
+    "nanoGPT": {"transformer.wte.weight": "W_E", "transformer.wpe.weight": "W_pos"}
+    | _names(
+        "transformer.h.{L}.ln_1. L{L}.norm1",
+        "transformer.h.{L}.attn.c_attn. L{L} Q K V",
+        "transformer.h.{L}.attn.c_proj. L{L} O",
+        "transformer.h.{L}.ln_2. L{L}.norm2",
+        "transformer.h.{L}.mlp.c_fc. L{L} in",
+        "transformer.h.{L}.mlp.c_proj. L{L} out",
+        "transformer.ln_f. norm_f",
+    )
+    | {"lm_head.weight": "W_U"},
+    "torch.nn.TransformerEncoder": _names(
+        "layers.{L}.self_attn.in_proj_ L{L} Q K V",
+        "layers.{L}.self_attn.out_proj. L{L} O",
+        "layers.{L}.linear1. L{L} in",
+        "layers.{L}.linear2. L{L} out",
+        "layers.{L}.norm1. L{L}.norm1",
+        "layers.{L}.norm2. L{L}.norm2",
+        "norm. norm_f",
+    ),
 }
 """Layouts that are known by their parameters' names: name of a parameter -> the addresses that it holds."""
 

@@ -80,11 +80,11 @@ class Piece(Protocol):
         """The keys of `config.json` that it speaks of."""
         ...
 
-    def read(self, reading: Reading) -> None:
+    def read(self, reading: Reading, /) -> None:
         """Take what the file says into `reading.values`. Raises SourceError where it cannot be had here."""
         ...
 
-    def write(self, config: ModelConfig, out: JsonObject) -> None:
+    def write(self, config: ModelConfig, out: JsonObject, /) -> None:
         """Put what a model has into `out`."""
         ...
 

@@ -508,18 +508,14 @@ def turned_width(d_head: int, share: float) -> int:
     return int(d_head * share)
 
 
+_OF_ATTENTION = ("qk_norm", "attention_bias", "scale", "parallel", "window", "score_cap", "score_factor", "sinks")
+
+
 def _check_mixer(sizes: Sizes, layout: Layout) -> None:
     """Refuse settings of attention in a model that has none."""
     settings = {
         "positions": layout.positions in ("rotary", *ON_SCORES),
-        "qk_norm": layout.qk_norm,
-        "attention_bias": layout.attention_bias != "same",
-        "scale": not layout.scale,
-        "parallel": layout.parallel,
-        "window": layout.window,
-        "score_cap": layout.score_cap,
-        "score_factor": layout.score_factor,
-        "sinks": layout.sinks,
+        **{name: getattr(layout, name) != getattr(Layout, name) for name in _OF_ATTENTION},
         "n_heads": sizes.n_heads != 1,
         "d_head": sizes.d_head != sizes.d_model // sizes.n_heads,
     }

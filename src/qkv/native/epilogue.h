@@ -28,9 +28,13 @@ struct Made {  // of 16 numbers of a product
 
 // What is made of 16 numbers (or n) of a product, and of those of a second one beside it: MADE of them as activations, or
 // one in float32 where it goes to the stream.
-struct Written {  // r factor + bias
-  static constexpr bool TWO = false;
-  static constexpr int MADE = 1;
+template <int made, bool two = false>
+struct Makes {
+  static constexpr int MADE = made;
+  static constexpr bool TWO = two;
+};
+
+struct Written : Makes<1> {  // r factor + bias
   template <class To>
   HERE static Made of(const To &to, long, long i, long n, floats r, floats) {
     return {to.biased(r * to.factor, i, n)};
@@ -38,9 +42,7 @@ struct Written {  // r factor + bias
 };
 
 template <class Act>
-struct Activated {  // act(r + bias), and its slope
-  static constexpr bool TWO = false;
-  static constexpr int MADE = 2;
+struct Activated : Makes<2> {  // act(r + bias), and its slope
   template <class To>
   HERE static Made of(const To &to, long, long i, long n, floats r, floats) {
     Made made{floats{}};
@@ -49,27 +51,21 @@ struct Activated {  // act(r + bias), and its slope
   }
 };
 
-struct Plus {  // x + r + bias
-  static constexpr bool TWO = false;
-  static constexpr int MADE = 0;
+struct Plus : Makes<0> {  // x + r + bias
   template <class To>
   HERE static Made of(const To &to, long at, long i, long n, floats r, floats) {
     return {to.biased(r + load(to.x + at, n), i, n)};
   }
 };
 
-struct Sloped {  // r factor a
-  static constexpr bool TWO = false;
-  static constexpr int MADE = 1;
+struct Sloped : Makes<1> {  // r factor a
   template <class To>
   HERE static Made of(const To &to, long at, long, long n, floats r, floats) {
     return {r * to.factor * load(to.a + at, n)};
   }
 };
 
-struct Gated {  // silu(g) c with c = r + bias, g = r2; then c and g
-  static constexpr bool TWO = true;
-  static constexpr int MADE = 3;
+struct Gated : Makes<3, true> {  // silu(g) c with c = r + bias, g = r2; then c and g
   template <class To>
   HERE static Made of(const To &to, long, long i, long n, floats r, floats g) {
     floats c = to.biased(r, i, n);
@@ -77,9 +73,7 @@ struct Gated {  // silu(g) c with c = r + bias, g = r2; then c and g
   }
 };
 
-struct GatedBack {  // dc = silu(g) r and dg = silu'(g) c r
-  static constexpr bool TWO = false;
-  static constexpr int MADE = 2;
+struct GatedBack : Makes<2> {  // dc = silu(g) r and dg = silu'(g) c r
   template <class To>
   HERE static Made of(const To &to, long at, long, long n, floats r, floats) {
     floats g = load(to.a + at, n), y = sigmoid(g);

@@ -576,13 +576,8 @@ struct Pass {
   void *function;
 };
 
-template <class... Of>
-void *at(void (*pass)(Of...)) {
-  return reinterpret_cast<void *>(pass);
-}
-
-template <class... Of>
-void *at(long (*pass)(Of...)) {
+template <class To, class... Of>
+void *at(To (*pass)(Of...)) {
   return reinterpret_cast<void *>(pass);
 }
 

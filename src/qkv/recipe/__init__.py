@@ -38,34 +38,6 @@ _PARTS = {
 }
 _PART_OF = {name: part for part, names in _PARTS.items() for name in names}
 
-__all__ = [
-    "Listening",
-    "Parts",
-    "Request",
-    "RunConfig",
-    "Verdict",
-    "Watcher",
-    "assemble",
-    "data_of",
-    "extend",
-    "import_history",
-    "import_run",
-    "load_weights",
-    "next_folder",
-    "no_weights",
-    "opened_model",
-    "origin_of",
-    "own_step",
-    "resolve",
-    "resume",
-    "run_matrix",
-    "setting_named",
-    "take_body",
-    "tokenizer_of",
-    "train",
-    "verify",
-]
-
 
 def __getattr__(name: str) -> object:
     if name not in _PART_OF:

@@ -75,16 +75,9 @@ OPTIONS = {
 """Settings that laws read before others are set -> the option that says them; empty: they follow from others."""
 
 BESIDE_SET = {
-    "source": "data.source",
-    "val": "data.val",
-    "tokenizer": "data.tokenizer",
-    "vocab": "data.vocab",
-    "text_column": "data.text_column",
-    "label_column": "data.label_column",
-    "group_column": "data.group_column",
-    "precision": "machine.precision",
-    "threads": "machine.threads",
-    "shard": "machine.shard",
+    **{name: f"data.{name}" for name in ("source", "val", "tokenizer", "vocab")},
+    **{f"{of}_column": f"data.{of}_column" for of in ("text", "label", "group")},
+    **{name: f"machine.{name}" for name in ("precision", "threads", "shard")},
     "on_spike": "training.on_spike",
     "report": "report",
 }

@@ -18,7 +18,7 @@ from qkv.tasks import find_task
 from qkv.training.optimizers import settings_of
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Unused:
     """Some settings that change nothing in some configurations."""
 
@@ -41,6 +41,7 @@ _PLAIN_TEXT = ("CausalLM", "MaskedLM")
 _SCALING = _table("model.layout.rope_scaling", "factor slow fast original_ctx stretch whole_pairs")
 _OF_HEADS = _table("watching", "circuits attention head_spectra")
 _TEACHERS = _table("training.teaching", "teacher_dropout teacher_embed_factor joined")
+_NOT_TAUGHT, _NORM = "--task {task}, which does not learn from teachers", "add --set norm=layer"
 
 
 def _is_image(config: RunConfig) -> bool:
@@ -81,224 +82,89 @@ def _looks(config: RunConfig) -> bool:
 
 UNUSED = (
     # data
-    Unused(
-        settings=_table("data", "tokenizer vocab"),
-        when=_is_image,
-        why="--task image, which reads no text",
-    ),
-    Unused(
-        settings=("data.train_bytes",),
-        when=lambda c: c.data.train_bytes and c.model.kind not in _PLAIN_TEXT,
-        why="--task {task}, which reads its data whole",
-    ),
-    Unused(
-        settings=("data.document_end",),
-        when=lambda c: c.data.document_end and c.model.kind not in _PLAIN_TEXT,
-        why="--task {task}, whose texts are not cut into documents",
-    ),
-    Unused(
-        settings=_table("data.labels", "disturbed class_weights"),
-        when=lambda c: c.task in ("multilabel", "regress", "tag"),
-        why="--task {task}, whose texts have no single class",
-    ),
-    Unused(
-        settings=("data.classes",),
-        when=lambda c: c.data.classes and not c.model.classes,
-        why="--task {task}, which tells no classes",
-    ),
-    Unused(
-        settings=("data.pixels",),
-        when=lambda c: c.data.pixels and not _is_image(c),
-        why="--task {task}, which reads no images",
-    ),
-    Unused(
-        settings=("data.images.size",),
-        when=lambda c: c.data.images and c.data.pixels,
-        why="data.pixels={data.pixels}, which says how large images are",
-    ),
-    Unused(
-        settings=("data.images.shift",),
-        when=lambda c: c.data.images and c.data.images.shift and not _moves_by_pixels(c),
-        why="images of {model.patches.width} x {model.patches.height} pixels, of which that is less than half a pixel",
-        instead="give a larger one",
-    ),
+    Unused(_table("data", "tokenizer vocab"), _is_image, "--task image, which reads no text"),
+    Unused(("data.train_bytes",), lambda c: c.data.train_bytes and c.model.kind not in _PLAIN_TEXT,
+           "--task {task}, which reads its data whole"),
+    Unused(("data.document_end",), lambda c: c.data.document_end and c.model.kind not in _PLAIN_TEXT,
+           "--task {task}, whose texts are not cut into documents"),
+    Unused(_table("data.labels", "disturbed class_weights"), lambda c: c.task in ("multilabel", "regress", "tag"),
+           "--task {task}, whose texts have no single class"),
+    Unused(("data.classes",), lambda c: c.data.classes and not c.model.classes,
+           "--task {task}, which tells no classes"),
+    Unused(("data.pixels",), lambda c: c.data.pixels and not _is_image(c), "--task {task}, which reads no images"),
+    Unused(("data.images.size",), lambda c: c.data.images and c.data.pixels,
+           "data.pixels={data.pixels}, which says how large images are"),
+    Unused(("data.images.shift",), lambda c: c.data.images and c.data.images.shift and not _moves_by_pixels(c),
+           "images of {model.patches.width} x {model.patches.height} pixels, of which that is less than half a pixel",
+           "give a larger one"),
     # model
-    Unused(
-        settings=("model.sizes.d_mlp",),
-        when=lambda c: c.model.layout.mlp == "none",
-        why="mlp=none",
-        instead="add --set mlp=gelu",
-    ),
-    Unused(
-        settings=("model.sizes.n_types",),
-        when=lambda c: c.model.sizes.n_types and _is_image(c),
-        why="--task image, which reads no text",
-    ),
-    Unused(
-        settings=("model.layout.norm_place",),
-        when=lambda c: c.model.layout.norm == "none",
-        why="norm=none",
-        instead="add --set norm=layer",
-    ),
-    Unused(
-        settings=("model.layout.norm_eps",),
-        when=lambda c: c.model.layout.norm == "none" and not c.model.layout.qk_norm,
-        why="norm=none",
-        instead="add --set norm=layer",
-    ),
-    Unused(
-        settings=("model.layout.bias",),
-        when=lambda c: c.model.layout.bias and not _has_biases(c),
-        why="mixer={model.layout.mixer}, attention_bias={model.layout.attention_bias}, norm={model.layout.norm} and"
-        " mlp=none, none of which has a bias by it",
-    ),
-    Unused(
-        settings=("model.layout.tied",),
-        when=lambda c: c.model.layout.tied and c.model.kind in _CLASSIFIERS,
-        why="--task {task}, whose output is W_cls and not W_U",
-    ),
-    Unused(
-        settings=("model.layout.rope_base", *_SCALING),
-        when=lambda c: not _attends(c),
-        why="mixer={model.layout.mixer}, which has no rotary positions",
-    ),
-    Unused(
-        settings=("model.layout.rope_base", *_SCALING),
-        when=lambda c: c.model.layout.positions != "rotary",
-        why="positions={model.layout.positions}",
-        instead="add --set positions=rotary",
-    ),
-    Unused(settings=_SCALING, when=_is_image, why="--task image: it is for longer texts"),
-    Unused(
-        settings=("model.layout.rope_scaling.factor",),
-        when=lambda c: c.model.layout.rope_scaling.kind == "none",
-        why="rope_scaling.kind=none",
-        instead="add --set rope_scaling.kind=linear",
-    ),
-    Unused(
-        settings=_table("model.layout.rope_scaling", "slow fast original_ctx"),
-        when=lambda c: c.model.layout.rope_scaling.kind not in ("llama3", "yarn"),
-        why="rope_scaling.kind={model.layout.rope_scaling.kind}",
-        instead="set that to llama3 or yarn",
-    ),
-    Unused(
-        settings=("model.layout.rope_scaling.whole_pairs",),
-        when=lambda c: c.model.layout.rope_scaling.kind != "yarn",
-        why="rope_scaling.kind={model.layout.rope_scaling.kind}",
-        instead="set that to yarn",
-    ),
+    Unused(("model.sizes.d_mlp",), lambda c: c.model.layout.mlp == "none", "mlp=none", "add --set mlp=gelu"),
+    Unused(("model.sizes.n_types",), lambda c: c.model.sizes.n_types and _is_image(c),
+           "--task image, which reads no text"),
+    Unused(("model.layout.norm_place",), lambda c: c.model.layout.norm == "none", "norm=none", _NORM),
+    Unused(("model.layout.norm_eps",), lambda c: c.model.layout.norm == "none" and not c.model.layout.qk_norm,
+           "norm=none", _NORM),
+    Unused(("model.layout.bias",), lambda c: c.model.layout.bias and not _has_biases(c),
+           "mixer={model.layout.mixer}, attention_bias={model.layout.attention_bias}, norm={model.layout.norm} and"
+           " mlp=none, none of which has a bias by it"),
+    Unused(("model.layout.tied",), lambda c: c.model.layout.tied and c.model.kind in _CLASSIFIERS,
+           "--task {task}, whose output is W_cls and not W_U"),
+    Unused(("model.layout.rope_base", *_SCALING), lambda c: not _attends(c),
+           "mixer={model.layout.mixer}, which has no rotary positions"),
+    Unused(("model.layout.rope_base", *_SCALING), lambda c: c.model.layout.positions != "rotary",
+           "positions={model.layout.positions}", "add --set positions=rotary"),
+    Unused(_SCALING, _is_image, "--task image: it is for longer texts"),
+    Unused(_SCALING[:1], lambda c: c.model.layout.rope_scaling.kind == "none",
+           "rope_scaling.kind=none", "add --set rope_scaling.kind=linear"),
+    Unused(_SCALING[1:4], lambda c: c.model.layout.rope_scaling.kind not in ("llama3", "yarn"),
+           "rope_scaling.kind={model.layout.rope_scaling.kind}", "set that to llama3 or yarn"),
+    Unused(_SCALING[5:], lambda c: c.model.layout.rope_scaling.kind != "yarn",
+           "rope_scaling.kind={model.layout.rope_scaling.kind}", "set that to yarn"),
     # training
-    Unused(
-        settings=_table("training.optimizer", "beta1 beta2 eps"),
-        when=lambda c: c.training.optimizer.kind == "sgd",
-        why="optimizer.kind=sgd",
-        instead="add --set optimizer.kind=adamw",
-    ),
-    Unused(
-        settings=("training.optimizer.momentum",),
-        when=lambda c: c.training.optimizer.kind == "adamw",
-        why="optimizer.kind=adamw",
-        instead="add --set optimizer.kind=sgd, or muon",
-    ),
-    Unused(
-        settings=("training.optimizer.muon_lr",),
-        when=lambda c: c.training.optimizer.kind != "muon",
-        why="optimizer.kind={training.optimizer.kind}",
-        instead="add --set optimizer.kind=muon",
-    ),
-    Unused(
-        settings=_table("training.optimizer", "muon_lr momentum"),
-        when=lambda c: c.training.optimizer.kind == "muon" and not _attends(c) and c.model.layout.mlp == "none",
-        why="mixer={model.layout.mixer} and mlp=none: Muon moves the matrices of attention and MLP, and AdamW the rest",
-        instead="set lr",
-    ),
-    *(
-        Unused(
-            settings=(f"training.optimizer.{name}",),
-            when=lambda c, name=name: not _takes(c, name),
-            why="optimizer.kind={training.optimizer.kind}, whose constructor does not take it",
-        )
-        for name in ("beta1", "beta2", "eps", "weight_decay", "momentum")
-    ),
-    Unused(
-        settings=("training.schedule.most_steps",),
-        when=lambda c: c.training.schedule.steps,
-        why="a horizon of {training.schedule.steps} steps, which no clock measures",
-        instead="give that many --steps",
-    ),
-    Unused(
-        settings=("training.schedule.floor",),
-        when=lambda c: not c.training.schedule.decay_share and not (c.training.until_loss and c.training.minutes),
-        why="schedule.decay_share=0",
-        instead="set that above 0",
-    ),
-    Unused(
-        settings=("training.teaching.teachers",),
-        when=lambda c: not find_task(c.task).taught and c.training.teaching.teachers,
-        why="--task {task}, which does not learn from teachers",
-    ),
-    Unused(
-        settings=_TEACHERS,
-        when=lambda c: not find_task(c.task).taught,
-        why="--task {task}, which does not learn from teachers",
-    ),
-    Unused(
-        settings=_TEACHERS,
-        when=lambda c: not c.training.teaching.teachers,
-        why="teaching.teachers=0",
-        instead="add --set teachers=3",
-    ),
+    Unused(_table("training.optimizer", "beta1 beta2 eps"), lambda c: c.training.optimizer.kind == "sgd",
+           "optimizer.kind=sgd", "add --set optimizer.kind=adamw"),
+    Unused(("training.optimizer.momentum",), lambda c: c.training.optimizer.kind == "adamw",
+           "optimizer.kind=adamw", "add --set optimizer.kind=sgd, or muon"),
+    Unused(("training.optimizer.muon_lr",), lambda c: c.training.optimizer.kind != "muon",
+           "optimizer.kind={training.optimizer.kind}", "add --set optimizer.kind=muon"),
+    Unused(_table("training.optimizer", "muon_lr momentum"),
+           lambda c: c.training.optimizer.kind == "muon" and not _attends(c) and c.model.layout.mlp == "none",
+           "mixer={model.layout.mixer} and mlp=none: Muon moves the matrices of attention and MLP, and AdamW the rest",
+           "set lr"),
+    *(Unused((f"training.optimizer.{name}",), lambda c, name=name: not _takes(c, name),
+             "optimizer.kind={training.optimizer.kind}, whose constructor does not take it")
+      for name in ("beta1", "beta2", "eps", "weight_decay", "momentum")),
+    Unused(("training.schedule.most_steps",), lambda c: c.training.schedule.steps,
+           "a horizon of {training.schedule.steps} steps, which no clock measures", "give that many --steps"),
+    Unused(("training.schedule.floor",),
+           lambda c: not c.training.schedule.decay_share and not (c.training.until_loss and c.training.minutes),
+           "schedule.decay_share=0", "set that above 0"),
+    Unused(("training.teaching.teachers",), lambda c: not find_task(c.task).taught and c.training.teaching.teachers,
+           _NOT_TAUGHT),
+    Unused(_TEACHERS, lambda c: not find_task(c.task).taught, _NOT_TAUGHT),
+    Unused(_TEACHERS, lambda c: not c.training.teaching.teachers, "teaching.teachers=0", "add --set teachers=3"),
     # watching
-    Unused(
-        settings=_table("watching", f"{' '.join(KINDS)} per_doubling"),
-        when=lambda c: c.watch == "off",
-        why="--watch off",
-        instead="give --watch light",
-    ),
-    Unused(
-        settings=("control_share",),
-        when=lambda c: c.watch == "off" or not c.report,
-        why="watch={watch} and report={report}: no control is trained",
-        instead="give neither --watch off nor --no-report",
-    ),
-    Unused(settings=_OF_HEADS, when=lambda c: not _attends(c), why="mixer={model.layout.mixer}, which has no heads"),
-    Unused(
-        settings=("watching.per_doubling",),
-        when=lambda c: not _looks(c),
-        why="intervals of 0 everywhere",
-        instead="set one of them",
-    ),
-    Unused(
-        settings=_table("ledger", "panels most_panels tolerance windows"),
-        when=lambda c: not c.ledger.every,
-        why="ledger.every=0",
-        instead="add --set ledger.every=1",
-    ),
-    Unused(
-        settings=("ledger.tolerance",),
-        when=lambda c: c.ledger.most_panels < 2 * c.ledger.panels,
-        why="ledger.panels={ledger.panels} and ledger.most_panels={ledger.most_panels}, since panels are never doubled",
-        instead="set most_panels higher",
-    ),
+    Unused(_table("watching", f"{' '.join(KINDS)} per_doubling"), lambda c: c.watch == "off",
+           "--watch off", "give --watch light"),
+    Unused(("control_share",), lambda c: c.watch == "off" or not c.report,
+           "watch={watch} and report={report}: no control is trained", "give neither --watch off nor --no-report"),
+    Unused(_OF_HEADS, lambda c: not _attends(c), "mixer={model.layout.mixer}, which has no heads"),
+    Unused(("watching.per_doubling",), lambda c: not _looks(c), "intervals of 0 everywhere", "set one of them"),
+    Unused(_table("ledger", "panels most_panels tolerance windows"), lambda c: not c.ledger.every,
+           "ledger.every=0", "add --set ledger.every=1"),
+    Unused(("ledger.tolerance",), lambda c: c.ledger.most_panels < 2 * c.ledger.panels,
+           "ledger.panels={ledger.panels} and ledger.most_panels={ledger.most_panels}, since panels are never doubled",
+           "set most_panels higher"),
     # machine
-    Unused(
-        settings=("machine.capture",),
-        when=lambda c: not dataclasses.replace(c.machine, capture=True).captures,
-        why="machine.device={machine.device}, machine.native={machine.native} and machine.ranks={machine.ranks}: one"
-        " process on a GPU, or with native passes, records updates",
-    ),
-    Unused(
-        settings=_table("machine.kernels", "product activated gradient keys"),
-        when=lambda c: not c.machine.passes_natively,
-        why="machine.device={machine.device}, machine.native={machine.native} and machine.compile={machine.compile}:"
-        " they are limits of what native passes take",
-    ),
-    Unused(
-        settings=("machine.native",),
-        when=lambda c: c.machine.device != "cpu" or c.machine.compile,
-        why="machine.device={machine.device} and machine.compile={machine.compile}: it is for a processor's passes",
-    ),
-)
+    Unused(("machine.capture",), lambda c: not dataclasses.replace(c.machine, capture=True).captures,
+           "machine.device={machine.device}, machine.native={machine.native} and machine.ranks={machine.ranks}: one"
+           " process on a GPU, or with native passes, records updates"),
+    Unused(_table("machine.kernels", "product activated gradient keys"), lambda c: not c.machine.passes_natively,
+           "machine.device={machine.device}, machine.native={machine.native} and machine.compile={machine.compile}:"
+           " they are limits of what native passes take"),
+    Unused(("machine.native",), lambda c: c.machine.device != "cpu" or c.machine.compile,
+           "machine.device={machine.device} and machine.compile={machine.compile}: it is for a processor's passes"),
+)  # fmt: skip
 """Every setting that changes nothing in some configurations; of several rows that hold the first one speaks."""
 
 

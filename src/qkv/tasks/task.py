@@ -16,31 +16,12 @@ import numpy as np
 
 from qkv.errors import ConfigError
 from qkv.jsontypes import JsonObject
-from qkv.tasks.batch import Drop
-from qkv.tasks.data import Data, DataT, ModelT, Progress, ReadT, TaskData, Yardsticks
+from qkv.tasks.batch import Drop  # noqa: F401 - the parts of a task are imported from here
+from qkv.tasks.data import Data, DataT, ModelT, Progress, ReadT, TaskData, Yardsticks  # noqa: F401
 from qkv.tasks.evaluation import Objective
 
 if TYPE_CHECKING:
     from qkv.tokenizers.tokenizer import Tokenizer
-
-__all__ = [
-    "Data",
-    "Drop",
-    "Objective",
-    "PredictOptions",
-    "Progress",
-    "Ranked",
-    "Stack",
-    "Standing",
-    "Task",
-    "Presentation",
-    "TaskData",
-    "Yardsticks",
-    "check_length_penalty",
-    "ranked",
-    "standing",
-    "worse_than_nothing",
-]
 
 Stack = Literal["decoder", "encoder", "encoder-decoder"]
 """What positions may see: what came before, everything, or both in two stacks."""

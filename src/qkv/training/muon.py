@@ -143,24 +143,28 @@ class Muon:
         self._lr, self._momentum, self._weight_decay, self._dtype = lr, momentum, weight_decay, dtype
         self.decay = lr * weight_decay
         self._members = list(parameters.values())
-        self._moments = [zeros(m.parameter).detach() for m in self._members]
+        self._moved = [m.parameter for m in self._members]
+        self._moments = [zeros(p).detach() for p in self._moved]
 
     def step(self, lr_scale: float | Tensor) -> None:
         """One update at `lr_scale` times the peak rate, from the gradients that are there."""
-        active = [i for i, m in enumerate(self._members) if m.parameter.grad is not None]
+        active = [i for i, p in enumerate(self._moved) if p.grad is not None]
         if not active:
             return
-        members = [self._members[i] for i in active]
-        parameters = [m.parameter for m in members]
+        parameters, moments = [self._moved[i] for i in active], [self._moments[i] for i in active]
         gradients = [g for p in parameters if (g := p.grad) is not None]
-        moments = [self._moments[i] for i in active]
         torch._foreach_lerp_(moments, gradients, 1.0 - self._momentum)  # type: ignore[attr-defined]
         ahead = torch._foreach_lerp(gradients, moments, self._momentum)  # type: ignore[attr-defined]
         lr = self._lr * lr_scale
         if self._weight_decay:
             torch._foreach_mul_(parameters, 1.0 - lr * self._weight_decay)  # type: ignore[attr-defined]
+        self._add_orthogonal(active, ahead, lr)
+
+    def _add_orthogonal(self, active: list[int], ahead: Sequence[Tensor], lr: float | Tensor) -> None:
+        """Take `ahead` of the active ones, made orthogonal, off them at that rate."""
+        members = [self._members[i] for i in active]
         for i, update in orthogonal_pieces(members, ahead, self._dtype):
-            add_scaled(members[i].pieces(parameters[i]), update, -lr * members[i].stretch)
+            add_scaled(members[i].pieces(members[i].parameter), update, -lr * members[i].stretch)
 
     def state(self) -> dict[str, Tensor]:
         """Momentum by address ("L0.W_Q.momentum"), in the parameter's own shape, sharing memory."""

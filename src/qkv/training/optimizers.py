@@ -46,8 +46,8 @@ class Rule(Protocol):
         ...
 
 
-class AdamW:
-    """Adam with decoupled decay (Kingma and Ba 2015, arXiv 1412.6980; Loshchilov and Hutter 2019)."""
+class _Fused:
+    """What torch's fused operators work on: the parameters of one group, and what is kept of each."""
 
     def __init__(
         self,
@@ -60,22 +60,38 @@ class AdamW:
         self.addresses = list(parameters)
         self._parameters = list(parameters.values())
         self._config, self._weight_decay, self.decay = config, weight_decay, config.lr * weight_decay
-        self._first = [zeros(p) for p in self._parameters]
-        self._second = [zeros(p) for p in self._parameters]
-        self._updates = [torch.zeros((), device=p.device) for p in self._parameters]
+        self._kept = self._room(zeros)
+
+    def _room(self, zeros: Zeros) -> dict[str, list[Tensor]]:
+        """What is kept, by its name, of every parameter."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Tensor]:
+        """All that is kept of each address."""
+        return {f"{a}.{kind}": kept[i] for i, a in enumerate(self.addresses) for kind, kept in self._kept.items()}
+
+
+class AdamW(_Fused):
+    """Adam with decoupled decay (Kingma and Ba 2015, arXiv 1412.6980; Loshchilov and Hutter 2019)."""
+
+    def _room(self, zeros: Zeros) -> dict[str, list[Tensor]]:
+        """`exp_avg`, `exp_avg_sq` in the parameter's shape and `updates` (a count)."""
+        first, second = [zeros(p) for p in self._parameters], [zeros(p) for p in self._parameters]
+        updates = [torch.zeros((), device=p.device) for p in self._parameters]
+        return {"exp_avg": first, "exp_avg_sq": second, "updates": updates}
 
     def step(self, lr_scale: float | Tensor) -> None:
         """m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2; W <- (1 - lr wd) W - lr m^ / (sqrt(v^) + eps)."""
         active = [i for i, p in enumerate(self._parameters) if p.grad is not None]
         if not active:
             return
-        updates = [self._updates[i] for i in active]
+        first, second, updates = ([kept[i] for i in active] for kept in self._kept.values())
         torch._foreach_add_(updates, 1.0)  # type: ignore[attr-defined]
         torch._fused_adamw_(  # type: ignore[attr-defined]
             [self._parameters[i] for i in active],
             [g for i in active if (g := self._parameters[i].grad) is not None],
-            [self._first[i] for i in active],
-            [self._second[i] for i in active],
+            first,
+            second,
             [],
             updates,
             lr=self._config.lr * lr_scale,
@@ -87,27 +103,12 @@ class AdamW:
             maximize=False,
         )
 
-    def state(self) -> dict[str, Tensor]:
-        """`exp_avg`, `exp_avg_sq` in the parameter's shape and `updates` (a count) of each address."""
-        kinds = {"exp_avg": self._first, "exp_avg_sq": self._second, "updates": self._updates}
-        return {f"{a}.{kind}": kept[i] for i, a in enumerate(self.addresses) for kind, kept in kinds.items()}
 
-
-class Sgd:
+class Sgd(_Fused):
     """Gradient descent with classical momentum: b <- mu b + g; W <- (1 - lr wd) W - lr b."""
 
-    def __init__(
-        self,
-        parameters: Mapping[str, Tensor],
-        config: OptimizerConfig,
-        *,
-        weight_decay: float,
-        zeros: Zeros = torch.zeros_like,
-    ) -> None:
-        self.addresses = list(parameters)
-        self._parameters = list(parameters.values())
-        self._config, self._weight_decay, self.decay = config, weight_decay, config.lr * weight_decay
-        self._momentum = [zeros(p) for p in self._parameters] if config.momentum else []
+    def _room(self, zeros: Zeros) -> dict[str, list[Tensor]]:
+        return {"momentum": [zeros(p) for p in self._parameters]} if self._config.momentum else {}
 
     def step(self, lr_scale: float | Tensor) -> None:
         """One update; without momentum and decay, a weight whose gradient is 0 keeps its bits."""
@@ -121,7 +122,7 @@ class Sgd:
         torch._fused_sgd_(  # type: ignore[attr-defined]
             parameters,
             [g for p in parameters if (g := p.grad) is not None],
-            [self._momentum[i] for i in active] if self._momentum else [],
+            [kept[i] for kept in self._kept.values() for i in active],
             weight_decay=0.0,
             momentum=self._config.momentum,
             lr=lr,
@@ -130,10 +131,6 @@ class Sgd:
             maximize=False,
             is_first_step=False,
         )
-
-    def state(self) -> dict[str, Tensor]:
-        """`momentum` of each address; nothing where there is no momentum."""
-        return {f"{a}.momentum": m for a, m in zip(self.addresses, self._momentum, strict=False)}
 
 
 # an optimizer of one's own

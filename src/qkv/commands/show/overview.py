@@ -2,7 +2,6 @@
 
 import textwrap
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,11 +48,6 @@ class RunShown:
     compared: str = ""
     """How far matrices moved beside the random-label control; empty where that is not known, or said by an answer."""
 
-    @cached_property
-    def lora(self) -> dict[str, str]:
-        """The matrices that were trained by two factors, with the change that says so."""
-        return self.run.lora
-
     def in_short(self) -> list[tuple[str, str]]:
         """Each question with its answer in a line."""
         return [(answer.question, answer.brief or answer.sentence) for answer in self.answers]
@@ -65,7 +59,7 @@ class RunShown:
             **({} if self.at is None else {"asked": self.at}),
             "summary": self.run.summary,
             "answers": [vars(answer) for answer in self.answers],
-            **({"lora": self.lora} if self.lora else {}),
+            **({"lora": lora} if (lora := self.run.lora) else {}),
             "matrices": {row.about.address: {"step": row.step, **row.values} for row in self.rows},
             "against_null": {
                 pair.address: {"measure": self.measure, "step": pair.step, "value": pair.value, "null": pair.null}
@@ -81,16 +75,16 @@ class RunShown:
             print(f"Last measured up to step {self.at:,}. The answers cover the whole run: leave out --at for them.\n")
         self._print_layers()
         columns = COLUMNS_AT_REST if self.run.config.imported and not self.run.config.history else COLUMNS
-        names = [name for name in columns if any(name in row.values for row in self.rows)]
+        names, lora = [name for name in columns if any(name in row.values for row in self.rows)], self.run.lora
         table = [
-            (row.about.address + " (lora)" * (row.about.address in self.lora), " x ".join(map(str, row.about.shape)),
+            (row.about.address + " (lora)" * (row.about.address in lora), " x ".join(map(str, row.about.shape)),
              *(figure(row.values.get(name)) for name in names),
              screen.sparkline(self.curves.get(row.about.address, np.zeros(0)).tolist(), 24))
             for row in self.rows if row.about.kind not in ("QK", "OV") and row.about.head is None
         ]  # fmt: skip
         print()
         screen.print_table(["matrix", "shape", *names, f"{self.measure} over steps"], table)
-        if self.lora:
+        if lora:
             print("(lora): the initial matrix plus the trained product of two factors; every measure is of their sum.")
 
     def _print_layers(self) -> None:

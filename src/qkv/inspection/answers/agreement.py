@@ -115,7 +115,7 @@ def _kept() -> JsonObject:
 
 def agreement(evidence: Evidence) -> Answer | None:
     """The checks of a causal run, a line each; None for other tasks, and before its end."""
-    if evidence.task.name != "causal" or not evidence.summary:
+    if evidence.run.task.name != "causal" or not evidence.run.summary:
         return None
     found = checks(evidence)
     compared = [check for check in found if check.here is not None]
@@ -157,8 +157,8 @@ def checks(evidence: Evidence) -> list[Check]:
 
 def _own(evidence: Evidence) -> dict[str, str | float]:
     """The settings of a run that answers depend on most."""
-    layout: JsonObject = evidence.settings.get("model", {}).get("layout", {})
-    optimizer: JsonObject = evidence.settings.get("training", {}).get("optimizer", {})
+    layout: JsonObject = evidence.run.settings.get("model", {}).get("layout", {})
+    optimizer: JsonObject = evidence.run.settings.get("training", {}).get("optimizer", {})
     return {
         "optimizer": optimizer.get("kind", ""),
         "weight_decay": evidence.weight_decay,
@@ -280,7 +280,7 @@ def _commonest(evidence: Evidence, rows: np.ndarray, counts: np.ndarray) -> floa
     if len(seen) < 3:
         return None
     order = seen[np.argsort(-counts[seen], kind="stable")]
-    tokenizer = evidence.tokenizer
+    tokenizer = evidence.run.tokenizer
     words = [i for i in order if tokenizer is not None and tokenizer.token(int(i)).strip().isalpha()]
     met = rows[seen].astype(np.float64)
     own, n = np.square(met).sum(1), len(seen)

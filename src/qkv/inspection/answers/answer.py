@@ -12,7 +12,6 @@ import numpy as np
 
 from qkv.errors import QkvError
 from qkv.inspection.stored_run import StoredRun, stored
-from qkv.jsontypes import JsonObject
 from qkv.tasks import Task
 from qkv.telemetry import Telemetry
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -50,38 +49,21 @@ class Evidence:
         self.folder = self.run.folder
 
     @property
-    def settings(self) -> JsonObject:
-        """The tables of config.toml."""
-        return self.run.settings
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        return self.run.tokenizer
-
-    @property
-    def task(self) -> Task:
-        return self.run.task
-
-    @property
-    def summary(self) -> JsonObject:
-        """What a finished run says of itself in its manifest; empty before."""
-        return self.run.summary
-
-    @property
     def n_answers(self) -> int:
         """How many answers the model chooses among: classes, or tokens; 0 where it is not known."""
-        classes = self.settings.get("model", {}).get("classes") or ()
-        return self.task.guessed or len(classes) or (self.tokenizer.d_vocab if self.tokenizer is not None else 0)
+        classes = self.run.settings.get("model", {}).get("classes") or ()
+        tokenizer = self.run.tokenizer
+        return self.run.task.guessed or len(classes) or (tokenizer.d_vocab if tokenizer is not None else 0)
 
     @property
     def unit(self) -> str:
         """What one target of the loss is, in the singular."""
-        return unit_of(self.task, self.tokenizer)
+        return unit_of(self.run.task, self.run.tokenizer)
 
     @property
     def weight_decay(self) -> float:
         """Of the optimizer; 0 where it is not known."""
-        return float(self.settings.get("training", {}).get("optimizer", {}).get("weight_decay", 0.0))
+        return float(self.run.settings.get("training", {}).get("optimizer", {}).get("weight_decay", 0.0))
 
     @property
     def specials(self) -> frozenset[int]:
@@ -97,12 +79,12 @@ class Evidence:
 
     def token(self, i: int) -> str:
         """A token as a person reads it, quoted."""
-        return json.dumps(self.tokenizer.token(i) if self.tokenizer is not None else i, ensure_ascii=False)
+        return json.dumps(self.run.tokenizer.token(i) if self.run.tokenizer is not None else i, ensure_ascii=False)
 
     def example(self, counts: np.ndarray | None) -> int | None:
         """The token to show a row of: `the`, or the most frequent one that is not special."""
-        if self.tokenizer is not None:
-            the = self.tokenizer.readable.get("the")
+        if self.run.tokenizer is not None:
+            the = self.run.tokenizer.readable.get("the")
             if the is not None and (counts is None or counts[the] > 0):
                 return the
         if counts is None:

@@ -74,7 +74,7 @@ def heads(evidence: Evidence) -> Answer | None:
         question="What do the heads do?",
         sentence=f"{told_first}{': ' + '; '.join(told) if told else ''}.",
         brief=f"{told_first}{': ' + told[0] if told else ''}.",
-        more=(*((spread,) if spread else ()), _basis(windows, evidence.task.examples), _THRESHOLDS),
+        more=(*((spread,) if spread else ()), _basis(windows, evidence.run.task.examples), _THRESHOLDS),
         numbers=_shares(habits) | _entropies(entropy) | {"windows": windows or None},
         address=f"{max(rows[0] for rows in habits.values())[1]}.pattern" if n else f"{named[0]}.pattern",
         measure="entropy",

@@ -6,7 +6,7 @@ from qkv.words import many
 
 def imported(evidence: Evidence) -> Answer | None:
     """Where it was read from, what was left out, and what it therefore does not have."""
-    source = evidence.settings.get("imported")
+    source = evidence.run.settings.get("imported")
     if not source:
         return None
     manifest = evidence.run.manifest
@@ -14,7 +14,7 @@ def imported(evidence: Evidence) -> Answer | None:
     family = f" ({about['family']})" if about.get("family") else ""
     n = int(manifest.get("summary", {}).get("parameters", 0))
     notes = [f"{note[:1].upper()}{note[1:]}." for note in about.get("notes", [])]
-    if evidence.settings.get("history"):
+    if evidence.run.settings.get("history"):
         steps = about.get("steps", [])
         return Answer(
             key="import",

@@ -35,7 +35,7 @@ def loss(evidence: Evidence) -> Answer | None:
     best = evidence.telemetry.best_evaluation()
     if best is None:
         return None
-    if evidence.task.judged and isinstance(evidence.summary.get(evidence.task.metric), float):
+    if evidence.run.task.judged and isinstance(evidence.run.summary.get(evidence.run.task.metric), float):
         return _judged(evidence, best)
     lines, margin = _baselines(evidence), evidence.telemetry.fact("loss_less_ngram")
     intervals = {_NGRAM: (dict(lines)[_NGRAM] + margin["low"], dict(lines)[_NGRAM] + margin["high"])} if margin else {}
@@ -120,7 +120,7 @@ def _margin(evidence: Evidence, margin: JsonObject | None) -> tuple[str, ...]:
 
 def _whole(evidence: Evidence) -> str:
     """What the validation loss is the mean over."""
-    task = evidence.task
+    task = evidence.run.task
     return f"all validation {task.items or task.examples}" if task.judged else "the whole validation text"
 
 
@@ -136,15 +136,13 @@ def _lost(evidence: Evidence, loss: float) -> str:
 def _knowing_nothing(evidence: Evidence) -> str:
     if not evidence.n_answers:
         return ""
-    return (
-        f"Uniform guessing among {evidence.n_answers:,} {'tokens' if evidence.task.target == 'token' else 'classes'} "
-        f"gives {number(math.log(evidence.n_answers), 3)} nats (ln {evidence.n_answers:,})."
-    )
+    n, what = evidence.n_answers, "tokens" if evidence.run.task.target == "token" else "classes"
+    return f"Uniform guessing among {n:,} {what} gives {number(math.log(n), 3)} nats (ln {n:,})."
 
 
 def _judged(evidence: Evidence, best: Evaluation) -> Answer:
     """The same of a task that is judged by a metric: accuracy, BLEU; of its best weights, with their interval."""
-    task, summary = evidence.task, evidence.summary
+    task, summary = evidence.run.task, evidence.run.summary
     name, own, interval = task.metric, summary[task.metric], summary.get(f"{task.metric}_interval")
     known = _known(task, summary)
     intervals = {words: (interval[0], interval[1]) for words in known} if interval else {}
@@ -234,7 +232,7 @@ def _baselines(evidence: Evidence) -> list[tuple[str, float]]:
     """Name and nats per target, falling."""
     found: JsonObject = evidence.telemetry.fact("baselines") or {}
     names = {"unigram": "unigram counts", "bigram": "bigram counts", "ngram": _NGRAM, "xz": "the compressor xz"}
-    names |= {name: words for name, words in evidence.task.yardsticks.items() if name not in names}
+    names |= {name: words for name, words in evidence.run.task.yardsticks.items() if name not in names}
     lines = [(words, found[name]) for name, words in names.items() if isinstance(found.get(name), int | float)]
     return sorted(((w, float(v)) for w, v in lines if math.isfinite(v)), key=lambda line: -line[1])
 
@@ -309,7 +307,7 @@ def samples(evidence: Evidence) -> Answer | None:
     more = () if early.step == last.step else (f"At step {early.step:,}: {_short(early.text)}",)
     return Answer(
         key="samples",
-        question="What does it answer?" if evidence.task.judged else "What does it write?",
+        question="What does it answer?" if evidence.run.task.judged else "What does it write?",
         sentence=f"At step {last.step:,}, after {_short(last.prompt, 60)}: {_short(last.text)}",
         brief=f"After {_short(last.prompt, 40)}: {_short(last.text, 80)}",
         more=more,

@@ -62,7 +62,7 @@ def read(run: str | Path | StoredRun, telemetry: Telemetry | None = None) -> lis
 
 
 def _answers(evidence: Evidence) -> list[Answer]:
-    questions = WITHOUT_TRAINING if evidence.settings.get("imported") else QUESTIONS
-    questions = OF_A_HISTORY if evidence.settings.get("history") else questions
+    questions = WITHOUT_TRAINING if evidence.run.settings.get("imported") else QUESTIONS
+    questions = OF_A_HISTORY if evidence.run.settings.get("history") else questions
     answers = [answer for ask in questions if (answer := ask(evidence)) is not None]
     return sorted(answers, key=lambda answer: -answer.weight)

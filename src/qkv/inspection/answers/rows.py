@@ -56,7 +56,7 @@ def embeddings(evidence: Evidence) -> Answer | None:
 
 def _named(evidence: Evidence, row: int) -> str:
     """A row by its token; by its number where it has none, as in an image's table."""
-    return f"Row {row:,}" if evidence.tokenizer is None else f"The row of {evidence.token(row)}"
+    return f"Row {row:,}" if evidence.run.tokenizer is None else f"The row of {evidence.token(row)}"
 
 
 def _still(evidence: Evidence) -> str:
@@ -67,7 +67,7 @@ def _still(evidence: Evidence) -> str:
     except AddressError:
         return ""
     if np.isnan(gradients).all():
-        return ": it was frozen" if evidence.settings.get("changes") else ""
+        return ": it was frozen" if evidence.run.settings.get("changes") else ""
     return "" if np.nan_to_num(gradients).any() else ": no gradient has reached it yet"
 
 
@@ -78,7 +78,7 @@ def _of(rows: RowSummary) -> int:
 
 def _whose(evidence: Evidence, rows: RowSummary) -> str:
     """What a row stands for: one value of a patch, or a token of a text, those met where they were counted."""
-    if "patches" in evidence.settings.get("model", {}):
+    if "patches" in evidence.run.settings.get("model", {}):
         return ", one for each value of a patch"
     return "" if rows.n_seen is None else f" whose token occurs in {_counted_in(evidence)}"
 

@@ -20,7 +20,7 @@ from qkv.folder.run_folder import check_place, write_atomically
 from qkv.interop.exporting import Fit, first_fit, stored_tensors
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family, attention, linear, norm, row
-from qkv.interop.name_map import STACKED, TRANSPOSED, Row, Shape
+from qkv.interop.name_map import STACKED, TRANSPOSED, Form, Row
 from qkv.interop.tokenizer_files import token_ids
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.models.layout import ModelConfig, turned_width
@@ -64,20 +64,13 @@ PRE_TOKENIZERS = {_WORDS + _DIGITS + "{1,3}" + _REST: "llama-bpe", _WORDS + _DIG
 """Pattern of a Split before byte-level BPE -> llama.cpp's name for it; without one, ByteLevel's own is "gpt-2"."""
 
 
-@dataclass(frozen=True)
-class _Paired:
+def _paired(d_head: int) -> Form:
     """The rows of heads, [out, in] or a bias [out], so that coordinate i's partner i + d_head / 2 follows it."""
-
-    d_head: int
-
-    def stored_shape(self, shapes: list[Shape]) -> Shape:
-        return shapes[0][::-1]
-
-    def split(self, stored: Tensor, shapes: list[Shape]) -> list[Tensor]:
-        return [stored.unflatten(0, (-1, self.d_head // 2, 2)).transpose(1, 2).flatten(0, 2).t()]
-
-    def join(self, parts: list[Tensor]) -> Tensor:
-        return parts[0].t().unflatten(0, (-1, 2, self.d_head // 2)).transpose(1, 2).flatten(0, 2)
+    return Form(
+        TRANSPOSED.stored_shape,
+        lambda stored, shapes: [stored.unflatten(0, (-1, d_head // 2, 2)).transpose(1, 2).flatten(0, 2).t()],
+        lambda parts: parts[0].t().unflatten(0, (-1, 2, d_head // 2)).transpose(1, 2).flatten(0, 2),
+    )
 
 
 def write_gguf(
@@ -156,7 +149,7 @@ def _as_stored(family: Family, architecture: _Architecture) -> Family:
     def rows(config: ModelConfig) -> list[Row]:
         heads = attention(block, "attn_q attn_k attn_v attn_output")
         if architecture.pairs:
-            form = _Paired(config.sizes.d_head)
+            form = _paired(config.sizes.d_head)
             turned = "attn_q.", "attn_k."
             heads = [replace(one, form=form) if any(name in one.stored for name in turned) else one for one in heads]
         if architecture.joined:

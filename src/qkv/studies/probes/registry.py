@@ -41,12 +41,7 @@ from qkv.tasks.batch import Batch
 from qkv.tasks.masked import Masked
 
 KINDS: Mapping[str, tuple[str, ...]] = {
-    "W_E": ("W_E",),
-    "W_pos": ("W_pos",),
-    "W_Q": ("W_Q",),
-    "W_K": ("W_K",),
-    "W_V": ("W_V",),
-    "W_O": ("W_O",),
+    **{name: (name,) for name in ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O")},
     "QK": ("W_Q", "W_K"),
     "VO": ("W_V", "W_O"),
     "MLP": ("W_in", "W_out"),

@@ -146,6 +146,9 @@ def _whats(effects: Sequence[Effect], names: Collection[str]) -> list[str]:
     return [effect.contrast.what for effect in effects if effect.contrast.name in names]
 
 
+_OF_A_RESULT = ("effect", "low", "high", "mean", "mean_is_elsewhere", "outliers", "sd", "n", "p")
+
+
 def effect_row(effect: Effect) -> JsonObject:
     """One contrast in a file of a verdict."""
     contrast, r = effect.contrast, effect.result
@@ -153,28 +156,14 @@ def effect_row(effect: Effect) -> JsonObject:
         "name": contrast.name,
         "what": contrast.what,
         "terms": [list(term) for term in contrast.terms],
-        "unit": contrast.unit,
-        "margin": contrast.margin,
-        "nominal": contrast.nominal,
-        "tries": contrast.tries,
-        "constant": contrast.constant,
+        **{name: getattr(contrast, name) for name in ("unit", "margin", "nominal", "tries", "constant")},
         "needs": list(contrast.gates),
         "expected": contrast.expected.to_json() if contrast.expected else None,
         "outcome": effect.outcome or None,
         "verdict": effect.verdict,
-        "effect": r.effect,
-        "low": r.low,
-        "high": r.high,
-        "mean": r.mean,
-        "mean_is_elsewhere": r.mean_is_elsewhere,
-        "outliers": r.outliers,
-        "sd": r.sd,
-        "n": r.n,
-        "p": r.p,
+        **{name: getattr(r, name) for name in _OF_A_RESULT},
         "p_corrected": effect.p_corrected,
-        "p_equivalent": r.p_equivalent,
-        "detectable": r.detectable,
-        "needed": r.needed,
+        **{name: getattr(r, name) for name in ("p_equivalent", "detectable", "needed")},
         "values": list(effect.values),
         "replicates": list(effect.replicates),
         "diverged": effect.diverged,

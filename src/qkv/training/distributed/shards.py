@@ -415,22 +415,12 @@ class SharedMuon(Muon):
         """`rows` are what is updated, by address; `parameters` tell shapes and heads of the whole."""
         super().__init__({}, **given)
         self.addresses, self._members = list(parameters), list(parameters.values())
-        self._rows, self._exchange = [rows[address] for address in parameters], exchange
-        self._moments = [torch.zeros_like(part) for part in self._rows]
+        self._moved, self._exchange = [rows[address] for address in parameters], exchange
+        self._moments = [torch.zeros_like(part) for part in self._moved]
 
-    def step(self, lr_scale: float | Tensor) -> None:
-        """One update at `lr_scale` times the peak rate, from the gradients that are there."""
-        active = [i for i, rows in enumerate(self._rows) if rows.grad is not None]
-        if not active:
-            return
-        rows, moments = [self._rows[i] for i in active], [self._moments[i] for i in active]
-        members, names = [self._members[i] for i in active], [self.addresses[i] for i in active]
-        gradients = [g for part in rows if (g := part.grad) is not None]
-        torch._foreach_lerp_(moments, gradients, 1.0 - self._momentum)  # type: ignore[attr-defined]
-        ahead = torch._foreach_lerp(gradients, moments, self._momentum)  # type: ignore[attr-defined]
-        lr = self._lr * lr_scale
-        if self._weight_decay:
-            torch._foreach_mul_(rows, 1.0 - lr * self._weight_decay)  # type: ignore[attr-defined]
+    def _add_orthogonal(self, active: list[int], ahead: Sequence[Tensor], lr: float | Tensor) -> None:
+        rows, names = [self._moved[i] for i in active], [self.addresses[i] for i in active]
+        members = [self._members[i] for i in active]
         owner = owners([m.parameter.shape for m in members], self._exchange.world)
         wholes = self._exchange.collect(names, ahead, owner)
         mine = list(wholes)
