@@ -60,6 +60,9 @@ def test_every_python_block_is_python(name):
             compile(code, f"{name}.md", "exec")
 
 
+CONLLU = "{0}\t{1}\t_\t{2}\t_\t_\t_\t_\t_\t_\n"
+
+
 def write_files(folder, text):
     """What the pages give their commands: texts, tables, pairs of lines, images."""
     (folder / "my.txt").write_bytes(text)
@@ -75,6 +78,12 @@ def write_files(folder, text):
     for name, some in (("train", lines[:160]), ("val", lines[160:])):
         (folder / f"{name}.en").write_text("\n".join(some))
         (folder / f"{name}.de").write_text("\n".join(line.upper() for line in some))
+    for name, some in (("train", lines[:160]), ("dev", lines[160:])):
+        rows = ((i, word, "NX"[len(word) % 2]) for line in some if line for i, word in enumerate(line.split(), 1))
+        told = "".join("\n" * (row[0] == 1) + CONLLU.format(*row) for row in rows)
+        (folder / f"en_ewt-{name}.conllu").write_text(told.lstrip() + "\n")
+    named = ({"text": f"Ada {line}", "entities": [[0, 3, "PER"]]} for line in lines)
+    (folder / "names.jsonl").write_text("\n".join(map(json.dumps, named)))
     draws = np.random.default_rng(0)
     (folder / "fashion-mnist").mkdir()
     for part, n in (("train", 60), ("t10k", 20)):
