@@ -291,11 +291,6 @@ def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = Fals
     """
     own, source = read_tokenizer(Path(path), rows)
     tokenizer = Tokenizer(own)
-    if tokenizer.d_vocab > (most := 4 * len(tokenizer.vocabulary) + 65_536):
-        raise SourceError(
-            f"{str(path)!r} has {len(tokenizer.vocabulary):,} tokens and an id of {tokenizer.d_vocab - 1:,}; expected"
-            f" ids below {most:,}"
-        )
     wanted = [*(TASK_SPECIALS if specials else ()), *(("[END]",) if end else ())]
     missing = [name for name in wanted if name not in tokenizer.special]
     if missing == ["[UNK]"] and tokenizer.always_lossless:
