@@ -467,6 +467,13 @@ def test_a_tokenizer_with_a_pattern_that_may_not_end_or_an_id_out_of_all_range_i
     path.write_text(json.dumps(form | {"pre_tokenizer": form["pre_tokenizer"] | {"pattern": {"Regex": "(a+)+$"}}}))
     with pytest.raises(SourceError, match="repeats what it repeats inside"):
         load_tokenizer(path)
+    del form["model"]["vocab"]["[UNK]"]
+    form["added_tokens"] = []
+    path.write_text(json.dumps(form))
+    broken = load_tokenizer(path)
+    for use in (broken.encode, broken.offsets, lambda text: broken.encode(text, special=True)):
+        with pytest.raises(SourceError, match="cannot be applied to this text"):
+            use("dog")
     form["model"]["vocab"]["t"] = 2**32 - 1
     path.write_text(json.dumps(form))
     with pytest.raises(SourceError, match="an id of 4,294,967,295; expected ids below"):
