@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from qkv.data.sources.receipt import Receipt
 from qkv.errors import ConfigError, RunFolderError, StorageError, UserError
 from qkv.folder import run_folder as folder_module
 from qkv.folder.run_folder import RunFolder, check_place, link, runs_in, sha256_of, write_atomically
+from qkv.signatures import refuse_pointer
 
 
 def full_disk(descriptor: int, data: object) -> None:
@@ -367,6 +369,27 @@ def test_a_manifest_never_leads_outside_the_folder(tmp_path: Path) -> None:
     manifest = {"format_version": 1, "files": {"../secret": hashlib.sha256(b"").hexdigest()}}
     folder.manifest.write_text(json.dumps(manifest))
     assert folder.damaged_files() == {"../secret": "missing"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pipes with names")
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokenizer.json")
+    refuse_pointer(tmp_path / "tokenizer.json")  # would wait for ever
+
+
+RECEIPT = {"files": {"a": {"train": 3}}, "rows": {"read": 2}, "columns": {"t": "text"}, "classes": {"x": 2}}
+
+
+def test_a_receipt_of_another_form_is_refused_and_one_with_more_in_it_is_read(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run") as folder:
+        folder.write("config.toml", "")
+        for wrong in ("x", {}, {**RECEIPT, "rows": "x"}, {**RECEIPT, "files": {"a": {"train": "3"}}}):
+            folder.write("manifest.json", json.dumps({"format_version": 1, "receipt": wrong}))
+            with pytest.raises(RunFolderError, match="of another type"):
+                folder.read_manifest()
+        folder.write("manifest.json", json.dumps({"format_version": 1, "receipt": RECEIPT}))
+    RECEIPT["files"]["a"]["later"] = 1
+    assert Receipt.of(RECEIPT) == Receipt.of(folder.read_manifest()["receipt"])
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format_version": 99}', '{"format_version": "1"}'])

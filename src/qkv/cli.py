@@ -196,6 +196,8 @@ def _ended(argv: Sequence[str] | None) -> int:
         what = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
         return _say(f"the system refused: {what}", 1)
     except Exception as error:
+        if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # Path.resolve, until Python 3.12
+            return _say(f"{str(error)[0].lower()}{str(error)[1:]}; remove the link", UserError.exit_status)
         return _say(_NO_ROOM, 1) if is_out_of_memory(error) else _bug(error)
 
 

@@ -165,6 +165,8 @@ def annotation(text: str) -> Signature | None:
 
 def refuse_pointer(path: Path) -> None:
     """Raises SourceError where git-lfs left a pointer in place of a file; what cannot be read is for others to say."""
+    if not path.is_file():  # a pipe would wait for somebody who writes
+        return
     try:
         with path.open("rb") as file:
             head = file.read(len(_POINTER))

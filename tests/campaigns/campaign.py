@@ -3,13 +3,16 @@
     python tests/campaigns/campaign.py --faults 200 --page benchmarks/results.md
     python tests/campaigns/campaign.py --faults 8 --works train,export
 
-Works: `train` (a training and its resume), `tokenise` (a training whose cache is empty, so that a tokenizer is fitted
-and a text cut), `study`, `export`, `import`, `report`. Each is made once undisturbed, while every moment at which it
-can be hit is counted: before an update, between gradients and update, inside a telemetry transaction, in the middle of
-a write, before it is flushed to the disk, before and after a rename, in a tokenizer's fit, between two trainings of a
-study. A fault kills the process at one of these, having said which: only what said so is counted. Then the same command
-is given again (`--resume` where a run is there), and the end is compared with the undisturbed one, byte for byte. A
-training must go on from its newest whole checkpoint and say so.
+Works: `train` (a training and its resume), `ranks` (one of two processes), `tokenise` (a training whose cache is empty,
+so that a tokenizer is fitted and a text cut), `watch` (a loop of your own), `study`, `export`, `import`, `report`. Each
+is made once undisturbed, while every moment at which it can be hit is counted: before an update, between gradients and
+update, inside a telemetry transaction, in the middle of a write, before it is flushed to the disk, before and after a
+rename, in a tokenizer's fit, between two trainings of a study. A fault kills the process at one of these, having said
+which: only what said so is counted; or at a random moment of the clock, which counts where the work had not ended (of
+two ranks now one is killed, now all). Then the same command is given again (`--resume` where a run is there), and the
+end is compared with the undisturbed one, byte for byte. A training must go on from its newest whole checkpoint and say
+so. A loop of your own is not gone on with: what it left must be readable, hold no row that the undisturbed one does
+not have, and is removed before the loop is done again.
 
 Every fault is named by --seed: the same seed makes the same faults. Exit status 1 if one was not survived.
 """
@@ -24,6 +27,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
@@ -34,10 +38,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from attempt import warm
 from command import machine
-from kill_resume import fingerprint
+from kill_resume import STEPPED, fingerprint
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from qkv import watch
 from qkv.cli import main as qkv
 
 TINY_STUDY = Path(__file__).parents[1] / "studies" / "tiny_study.py"
@@ -61,6 +68,8 @@ CALLS = {
 }
 """What a process is doing -> the function that is about to be called."""
 HALF, INSIDE, AFTER = "in the middle of a write", "inside a telemetry transaction", "after a rename"
+ANY = "at a random moment"
+"""By the clock; `at` is a thousandth of the time that the work takes undisturbed."""
 
 
 @dataclass
@@ -131,15 +140,62 @@ class Work:
     """One hash of all that it leaves."""
 
 
-def trained(text: Path, steps: int, *words: str) -> Callable[[Path], int]:
+def trained(text: Path, steps: int, *words: str, n: int = 1) -> Callable[[Path], int]:
     def do(place: Path) -> int:
-        out = place / "run"
+        out, processes = place / "run", ["--nproc", str(n)] if n > 1 else []
+        if n > 1:  # new processes with an empty cache would compile and measure kernels again
+            os.environ["QKV_NATIVE"] = "0"
         if (out / "config.toml").exists():
-            return qkv(["train", "--out", str(out), "--resume", "--no-report"])
+            return qkv(["train", "--out", str(out), "--resume", "--no-report", *processes])
         given = ["train", str(text), *words, *SMALL, "--steps", str(steps), "--set", SIZES, "--out", str(out)]
-        return qkv(given)
+        return qkv([*given, *processes])
 
     return do
+
+
+def looped(whole: Path, steps: int) -> Callable[[Path], int]:
+    """A loop of your own under `qkv.watch`; `whole` holds what it leaves undisturbed."""
+
+    def loop(out: Path) -> None:
+        torch.manual_seed(0)
+        config = GPT2Config(vocab_size=23, n_positions=12, n_embd=16, n_layer=1, n_head=2)
+        model = GPT2LMHeadModel(config)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        watcher = watch(model, optimizer, out, level="full")
+        for ids in torch.randint(0, 23, (steps, 4, 12), generator=torch.Generator().manual_seed(0)):
+            optimizer.zero_grad()
+            loss = model(ids, labels=ids).loss
+            loss.backward()
+            watcher.log(loss=loss.detach())
+            optimizer.step()
+        watcher.close()
+
+    def do(place: Path) -> int:
+        if not whole.exists():
+            loop(whole)
+        run = place / "run"
+        if (run / "config.toml").exists() and qkv(["show", str(run)]) not in (0, 2):
+            return 3
+        if (strange := rows_of(run) - rows_of(whole)) and (run / "config.toml").exists():
+            print("not a row of the undisturbed loop:", sorted(strange)[0])
+            return 4
+        shutil.rmtree(run, ignore_errors=True)
+        loop(run)
+        return 0
+
+    return do
+
+
+def rows_of(run: Path) -> set[str]:
+    """Every row of its telemetry that has a step; none where there is no telemetry yet."""
+    found: set[str] = set()
+    if not (run / "telemetry.sqlite").exists():
+        return found
+    with contextlib.closing(sqlite3.connect(run / "telemetry.sqlite")) as database:
+        there = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        for table in there.intersection(STEPPED):
+            found.update(f"{table} {row!r}" for row in database.execute(f"SELECT * FROM {table}"))
+    return found
 
 
 def studied(text: Path) -> Callable[[Path], int]:
@@ -169,14 +225,15 @@ def end_of_files(place: Path, *patterns: str) -> str:
     return digest.hexdigest()
 
 
-def works(place: Path) -> list[Work]:
-    """All of them, on a text of our own making; `place` keeps the run that is exported."""
+def works(place: Path, steps: int = 120) -> list[Work]:
+    """All of them, on a text of our own making, with trainings of so many steps or fewer; `place` keeps the run that is
+    exported."""
     draws = np.random.default_rng(0)
     words = [f"{a}{b}{c}" for a in "bdfklmnprst" for b in "aeiou" for c in "lmnrst"]
     lines = [" ".join(draws.choice(words, size=8)) + "." for _ in range(30_000)]
     (place / "small.txt").write_text("\n".join(lines[:1500]) + "\n")
     (place / "large.txt").write_text("\n".join(lines) + "\n")
-    train = trained(place / "small.txt", 120, "--tokenizer", "char", "--watch", "full")
+    train = trained(place / "small.txt", steps, "--tokenizer", "char", "--watch", "full")
 
     def export(here: Path) -> int:
         shutil.rmtree(here / "out", ignore_errors=True)  # a folder that stands is never written into
@@ -201,8 +258,15 @@ def works(place: Path) -> list[Work]:
         return qkv(["report", str(place / "exported" / "run"), "--out", str(here / "report.html")])
 
     tokenise = trained(place / "large.txt", 4, "--tokenizer", "bpe", "--vocab", "400", "--watch", "off")
+    ranks = trained(place / "small.txt", steps // 6, "--tokenizer", "char", n=2)
     return [
         Work("train", train, lambda here: fingerprint(here / "run")),
+        Work("ranks", ranks, lambda here: fingerprint(here / "run")),
+        Work(
+            "watch",
+            looped(place / "watched" / "run", steps // 4),
+            lambda here: fingerprint(here / "run", ("model.safetensors",)),
+        ),
         Work("tokenise", tokenise, lambda here: fingerprint(here / "run")),
         Work("study", studied(place / "small.txt"), end_of_study),
         Work("export", exported, lambda here: end_of_files(here / "out", "*")),
@@ -213,12 +277,16 @@ def works(place: Path) -> list[Work]:
     ]
 
 
-def in_child(work: Work, place: Path, moments: Moments | None, said: Path) -> int:
-    """Do it in a forked process with a cache of its own; the wait status. What it says goes to `said`."""
+def in_child(work: Work, place: Path, moments: Moments | None, said: Path, at: float = 0.0, which: int = 0) -> int:
+    """Do it in a forked process with a cache of its own; the wait status. What it says goes to `said`.
+
+    After `at` seconds, where that is not 0, it is killed, with all that it started; or, where it started processes and
+    `which` is odd, one of these alone.
+    """
     place.mkdir(parents=True, exist_ok=True)
     child = os.fork()
     if child:
-        return os.waitpid(child, 0)[1]
+        return _killed_after(child, at, which) if at else os.waitpid(child, 0)[1]
     status = 1
     try:
         os.environ["HOME"], os.environ["XDG_CACHE_HOME"] = str(place / "home"), ""
@@ -239,18 +307,42 @@ def in_child(work: Work, place: Path, moments: Moments | None, said: Path) -> in
         os._exit(status)
 
 
+def _killed_after(child: int, seconds: float, which: int) -> int:
+    """Kill it then, unless it has ended; its wait status."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.001)
+    started = [int(one) for one in Path(f"/proc/{child}/task/{child}/children").read_text().split()]
+    if started and which % 2:
+        os.kill(started[which // 2 % len(started)], signal.SIGKILL)
+        os.waitpid(child, 0)
+        return signal.SIGKILL
+    for one in (child, *started):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+    while any(Path(f"/proc/{one}").exists() for one in started):
+        time.sleep(0.001)
+    return os.waitpid(child, 0)[1]
+
+
 def newest_checkpoint(run: Path) -> int:
     """The step of the newest one that stands under its name, 0 where there is none."""
     return max((int(path.parent.name[5:]) for path in run.glob("checkpoints/step-*/state.json")), default=0)
 
 
-def strike(work: Work, place: Path, kind: str, at: int, wanted: str) -> str | None:
+def strike(work: Work, place: Path, kind: str, at: int, wanted: str, seconds: float) -> str | None:
     """One fault, and going on after it: "" if all is well, else what is not; None where it hit nothing."""
     shutil.rmtree(place, ignore_errors=True)
     log, said = place.with_suffix(".log"), place.with_suffix(".txt")
     log.unlink(missing_ok=True)
-    status = in_child(work, place, Moments(log, kind, at), said)
-    if not (os.WIFSIGNALED(status) and log.exists() and log.read_text() == kind):
+    if kind == ANY:
+        status = in_child(work, place, None, said, at=seconds * at / 1000, which=at)
+    else:
+        status = in_child(work, place, Moments(log, kind, at), said)
+    if not os.WIFSIGNALED(status) or (kind != ANY and not (log.exists() and log.read_text() == kind)):
         return None
     kept = newest_checkpoint(place / "run")
     if in_child(work, place, None, said):
@@ -277,15 +369,17 @@ def campaign(faults: int, names: list[str], seed: int, told: Callable[[str], Non
             share = faults // len(chosen) + (number < faults % len(chosen))
             log, said = place / "moments.json", place / "said.txt"
             assert in_child(work, place / f"{work.name}-warm", None, said) == 0, said.read_text()
+            start = time.monotonic()
             assert in_child(work, place / work.name, Moments(log), said) == 0, said.read_text()
-            seen, wanted = json.loads(log.read_text()), work.end(place / work.name)
+            seen, wanted = {**json.loads(log.read_text()), ANY: 1000}, work.end(place / work.name)
+            took = time.monotonic() - start
             assert work.end(place / f"{work.name}-warm") == wanted, f"{work.name} does not repeat itself"
             draws, counted, tried = np.random.default_rng([seed, number]), Counter(), 0
             while sum(counted.values()) < share and tried < 3 * share + 9:
-                kind = sorted(seen)[tried % len(seen)]
+                kind = ANY if tried % 2 else sorted(seen)[tried // 2 % len(seen)]
                 tried += 1
                 at = int(draws.integers(1, seen[kind] + 1))
-                outcome = strike(work, place / "struck", kind, at, wanted)
+                outcome = strike(work, place / "struck", kind, at, wanted, took)
                 if outcome is None:
                     continue
                 counted[kind] += 1
@@ -316,7 +410,7 @@ def page(found: dict[str, Any], seed: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
-    parser.add_argument("--works", default="train,tokenise,study,export,import,report")
+    parser.add_argument("--works", default="train,ranks,watch,tokenise,study,export,import,report")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--page", type=Path, help="write the result there as well")
     args = parser.parse_args()

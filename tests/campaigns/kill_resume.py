@@ -15,6 +15,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from command import fresh, machine, qkv
@@ -60,10 +61,10 @@ def main() -> None:
     sys.exit(same != args.kills)
 
 
-def fingerprint(run: Path) -> str:
+def fingerprint(run: Path, weights: Sequence[str] = ("model.safetensors", "best.safetensors")) -> str:
     """One hash of the weights, the best weights and every step-valued row of the telemetry."""
     digest = hashlib.sha256()
-    for name in ("model.safetensors", "best.safetensors"):
+    for name in weights:
         digest.update((run / name).read_bytes())
     with sqlite3.connect(f"file:{run / 'telemetry.sqlite'}?mode=ro", uri=True) as database:
         for table in STEPPED:

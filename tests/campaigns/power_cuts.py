@@ -38,6 +38,8 @@ HEAD = np.dtype([("kind", "S1"), ("ino", "<u8"), ("at", "<u8"), ("size", "<u8"),
 MODES = ("all", "names", "synced", "torn")
 SECTOR = 512
 SECONDS = 120.0
+STEPS = 12
+"""Of a training: every change that it makes is a cut."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,7 @@ def page(found: list[dict], seconds: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--works", default="train,tokenise,study,import,export,report")
+    parser.add_argument("--works", default="train,ranks,watch,tokenise,study,import,export,report")
     parser.add_argument("--most", type=int, default=0, help="different disks to try for each command (0: all)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--page", type=Path, help="write the result there as well")
@@ -270,7 +272,7 @@ def main() -> None:
     place, began, found = Path(tempfile.mkdtemp(prefix="qkv-power-")), time.monotonic(), []
     try:
         names = args.works.split(",")
-        for work in [work for work in works(place) if work.name in names]:
+        for work in [work for work in works(place, STEPS) if work.name in names]:
             found.append(cut(work, place / work.name, args.most, args.seed, lambda line: print(line, flush=True)))
     finally:
         shutil.rmtree(place, ignore_errors=True)

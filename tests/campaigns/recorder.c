@@ -32,7 +32,10 @@ __attribute__((constructor)) static void begin(void) {
 
 #define REAL(name) ((__typeof__(name) *)dlsym(RTLD_NEXT, #name))
 
-static int is_below(const char *path) { return out >= 0 && !strncmp(path, under, strlen(under)); }
+static int is_below(const char *path) {
+  size_t length = strlen(under);
+  return out >= 0 && !strncmp(path, under, length) && (!path[length] || path[length] == '/');
+}
 
 // The absolute path of a name at a folder's descriptor; 0 where it is not below.
 static int absolute(int at, const char *name, char *path) {

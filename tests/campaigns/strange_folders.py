@@ -80,7 +80,7 @@ def pick(options: list, draws: np.random.Generator) -> object:
 
 def config(run: Path, draws: np.random.Generator) -> str:
     table = changed(tomllib.loads((run / "config.toml").read_text()), draws)
-    with contextlib.suppress(QkvError, TypeError, ValueError, AttributeError):  # TOML has no null
+    with contextlib.suppress(QkvError, TypeError, ValueError, AttributeError, AssertionError):  # TOML has no null
         (run / "config.toml").write_text(dump_toml(table))  # type: ignore[arg-type]
     return "config.toml"
 

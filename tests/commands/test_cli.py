@@ -101,6 +101,7 @@ def test_a_mistake_is_one_clear_message_and_exit_2(typed, said, capsys):
         (Interrupted("saved at step 7"), 130, "qkv: saved at step 7\n"),
         (Interrupted("saved at step 7", exit_status=143), 143, "qkv: saved at step 7\n"),
         (KeyboardInterrupt(), 130, "qkv: interrupted\n"),
+        (RuntimeError("Symlink loop from '/a'"), 2, "qkv: symlink loop from '/a'; remove the link\n"),
         (
             OSError(28, "No space left on device", "runs/a"),
             1,

@@ -310,6 +310,14 @@ def test_a_loss_is_better_or_worse_than_counting_as_far_as_its_interval_tells(ma
     assert told.numbers["minus the best n-gram, low"] == low
 
 
+def test_a_margin_over_an_ngram_whose_loss_is_gone_is_not_told(made):
+    run = made.with_losses([(10, 1.3, 4.0)], unigram=3.3)
+    with run.store() as store:
+        store.set_fact("loss_less_ngram", {"difference": -0.1, "low": -0.14, "high": -0.06, "windows": 40})
+    told = answer(run, "loss")
+    assert told.sentence.startswith("Yes: 1.30 nats per word is better than unigram counts") and len(told.more) == 1
+
+
 @pytest.mark.parametrize(
     ("accuracy", "expected"),
     [

@@ -174,6 +174,11 @@ def test_a_damaged_checkpoint_is_named_with_its_step(copy: Path, name: str) -> N
     assert [(fault.step, "step-00000016" in fault.file) for fault in verdict.faults] == [(16, True)]
 
 
+def test_a_folder_of_an_impossible_step_is_told_at_once(copy: Path) -> None:
+    (copy / "checkpoints/step-99999999999999").mkdir()  # every step up to it would take hours to look for
+    assert verify(copy, updates=0).faults
+
+
 def test_a_snapshot_that_was_taken_away_is_missed(copy: Path) -> None:
     shutil.rmtree(copy / "checkpoints" / "step-00000008")
     (fault,) = verify(copy, updates=0).faults

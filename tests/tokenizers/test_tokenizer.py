@@ -25,7 +25,7 @@ from qkv.tokenizers.encoding import (
     ascii_words,
     splitting_of,
 )
-from qkv.tokenizers.pretrained import is_nested
+from qkv.tokenizers.pretrained import is_nested, read_tokenizer
 from qkv.tokenizers.tokenizer import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
 
 SIZES = {"char": 0, "byte": 0, "word": 300, "bpe": 420, "wordpiece": 200, "unigram": 200}
@@ -467,7 +467,14 @@ def test_a_tokenizer_with_a_pattern_that_may_not_end_or_an_id_out_of_all_range_i
     path.write_text(json.dumps(form | {"pre_tokenizer": form["pre_tokenizer"] | {"pattern": {"Regex": "(a+)+$"}}}))
     with pytest.raises(SourceError, match="repeats what it repeats inside"):
         load_tokenizer(path)
+    del form["model"]["vocab"]["[UNK]"]
+    form["added_tokens"] = []
+    path.write_text(json.dumps(form))
+    broken = load_tokenizer(path)
+    for use in (broken.encode, broken.offsets, lambda text: broken.encode(text, special=True)):
+        with pytest.raises(SourceError, match="cannot be applied to this text"):
+            use("dog")
     form["model"]["vocab"]["t"] = 2**32 - 1
     path.write_text(json.dumps(form))
     with pytest.raises(SourceError, match="an id of 4,294,967,295; expected ids below"):
-        load_tokenizer(path)
+        read_tokenizer(path)  # before anything allocates all ids up to the largest

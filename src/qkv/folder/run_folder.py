@@ -64,6 +64,12 @@ _FORMS: dict[str, object] = {
     **{"tokens_per_second": _NUMBER, "stopped_because": str},
     **dict.fromkeys(("baselines", "baselines_nats"), _FIGURES),
 }
+_RECEIPT = {
+    "files": {str: WhereThere(dict.fromkeys(("train", "validation", "test", "left_out"), int), why=str)},
+    "rows": WhereThere(dict.fromkeys(("read", "set_aside", "left_out"), int), why=str),
+    "columns": {str: str},
+    "classes": {str: int},
+}
 _MANIFEST = WhereThere(
     **dict.fromkeys(("cpu", "platform", "parent"), str),
     versions={str: str},
@@ -71,6 +77,7 @@ _MANIFEST = WhereThere(
     data=({str: object}, type(None)),
     imported=WhereThere(family=str, marks={str: object}),
     summary=WhereThere(_FORMS),
+    receipt=(_RECEIPT, type(None)),
 )
 """What readers of a manifest count on, where it is there."""
 

@@ -7,9 +7,9 @@ its reason. Of image files and folders that are passed over, bytes are those on 
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from qkv.data.sources.reading import size_of
 from qkv.jsontypes import JsonMapping, JsonObject
@@ -65,6 +65,9 @@ class Rows:
     why: str = ""
 
 
+Counts = TypeVar("Counts", FileShare, Rows)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
     """What was read, set aside and left out, and why."""
@@ -80,8 +83,8 @@ class Receipt:
     @classmethod
     def of(cls, found: JsonMapping) -> "Receipt":
         """The receipt that `as_json` wrote."""
-        files = {name: FileShare(**share) for name, share in found["files"].items()}
-        return cls(files=files, rows=Rows(**found["rows"]), columns=found["columns"], classes=found["classes"])
+        files = {name: _known(FileShare, share) for name, share in found["files"].items()}
+        return cls(files=files, rows=_known(Rows, found["rows"]), columns=found["columns"], classes=found["classes"])
 
     def as_json(self) -> JsonObject:
         """As `train --json`, `plan --receipt --json` and the manifest hold it."""
@@ -181,3 +184,8 @@ def _merged(files: dict[str, FileShare]) -> dict[str, FileShare]:
 
 def _bounded(why: str) -> str:
     return why if len(why) <= 200 else why[:197] + "..."
+
+
+def _known(kind: type[Counts], found: JsonMapping) -> Counts:
+    """One of `kind` by those of its fields that are there: another version of qkv may write others."""
+    return kind(**{field.name: found[field.name] for field in fields(kind) if field.name in found})

@@ -37,8 +37,10 @@ def loss(evidence: Evidence) -> Answer | None:
         return None
     if evidence.run.task.judged and isinstance(evidence.run.summary.get(evidence.run.task.metric), float):
         return _judged(evidence, best)
-    lines, margin = _baselines(evidence), evidence.telemetry.fact("loss_less_ngram")
-    intervals = {_NGRAM: (dict(lines)[_NGRAM] + margin["low"], dict(lines)[_NGRAM] + margin["high"])} if margin else {}
+    lines = _baselines(evidence)
+    ngram = dict(lines).get(_NGRAM)
+    margin = {} if ngram is None else evidence.telemetry.fact("loss_less_ngram")
+    intervals = {_NGRAM: (ngram + margin["low"], ngram + margin["high"])} if ngram is not None and margin else {}
     groups = _groups("loss", dict(lines), best.loss, intervals)
     bits = "" if best.bits_per_byte is None else f" ({number(best.bits_per_byte, 3)} bits per byte)"
     own = f"{_nats(best.loss)} per {evidence.unit}"

@@ -230,7 +230,7 @@ def _missing(config: RunConfig, found: list[Standing]) -> list[Fault]:
     size = (whole.path / "model.safetensors").stat().st_size if whole else 0
     horizon = config.training.schedule.steps
     # Where the horizon was measured it may have moved while snapshots were thinned: then only the start is certain.
-    wanted = [s for s in range(newest + 1) if s == 0 or (s & (s - 1)) == 0] if horizon else [0]
+    wanted = [0, *(1 << power for power in range(newest.bit_length() if horizon else 0))]
     missing = [s for s in wanted if is_snapshot(s, horizon, most_snapshots(size)) and s not in there]
     return [
         Fault(file=f"checkpoints/step-{step:08d}", step=step, sentence="this snapshot is missing") for step in missing

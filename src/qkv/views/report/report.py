@@ -38,7 +38,7 @@ def write_report(
     page = render_page(shown).encode()
     path = folder.report if out is None else Path(out)
     digest = folder.write(path.name, page) if out is None else write_atomically(path, page)
-    if folder.is_finished and path.resolve() == folder.report.resolve():
+    if folder.is_finished and os.path.realpath(path) == os.path.realpath(folder.report):
         folder.note_hash(folder.report.name, digest)
         keep(folder, [(answer.question, answer.brief or answer.sentence) for answer in told.answers])
     return path
