@@ -63,15 +63,18 @@ HANG = -1000
 
 
 def warm() -> None:
-    """Import what commands use, and measure which kernels are faster, once for all that are forked.
+    """Import what commands use, load the kernels, and measure which are faster, once for all that are forked.
 
-    Each has a cache of its own and would measure again, now and then with another result, which runs and reports hold.
+    Each has a cache of its own and would compile and measure again, now and then with another result, which runs and
+    reports hold.
     """
     import torch
 
     torch.set_num_threads(1)
     for module in MODULES:
         importlib.import_module(f"qkv.{module}")
+    for name in ("passes", "vectors", "tiles", "decoding"):
+        importlib.import_module("qkv.native").load(name)
     importlib.import_module("qkv.training.calibration").choice(torch.float32)
 
 
