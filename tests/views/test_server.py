@@ -273,6 +273,7 @@ def test_the_page_follows_within_two_seconds(make, serving):
             assert pulse() == dataclasses.asdict(pulse_of(run.folder)) | {"step": 1001, "loss": 1.5}
         assert time.monotonic() - written < 2
         _, sections, _ = get(port, "/sections?names=loss")
+        assert get(port, "/rooms?names=loss")[0] == 200  # the name of earlier versions
         assert json.loads(sections)["loss"]["train_steps"][-1] == 1001
         connection.close()
     finally:

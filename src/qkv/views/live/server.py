@@ -199,6 +199,7 @@ def application(page: Follower, hosts: Iterable[str] | None, token: str = "") ->
         Route("/payload", told(lambda _: page.payload())),
         Route("/playground", play),
         Route("/sections", told(sections)),
+        Route("/rooms", told(sections)),  # its name in earlier versions
         Route("/events", events),
         Route("/ask/{name}", ask, methods=["POST"]),
     ]
