@@ -235,15 +235,17 @@ def works(place: Path, steps: int = 120) -> list[Work]:
     (place / "large.txt").write_text("\n".join(lines) + "\n")
     train = trained(place / "small.txt", steps, "--tokenizer", "char", "--watch", "full")
 
-    def export(here: Path) -> int:
-        shutil.rmtree(here / "out", ignore_errors=True)  # a folder that stands is never written into
-        return qkv(["export", str(place / "exported" / "run"), "--out", str(here / "out")])
-
-    def exported(here: Path) -> int:
+    def source() -> Path:
+        """The run that is exported, made once."""
         if not (place / "exported").exists():
             (place / "exported").mkdir()
             train(place / "exported")
-        return export(here)
+        return place / "exported" / "run"
+
+    def exported(here: Path) -> int:
+        run = source()
+        shutil.rmtree(here / "out", ignore_errors=True)  # a folder that stands is never written into
+        return qkv(["export", str(run), "--out", str(here / "out")])
 
     def imported(here: Path) -> int:
         if not (place / "folder").exists():
@@ -254,8 +256,7 @@ def works(place: Path, steps: int = 120) -> list[Work]:
         return qkv(["import", str(place / "folder"), "--out", str(here / "run")])
 
     def reported(here: Path) -> int:
-        exported(here) if not (place / "exported").exists() else None
-        return qkv(["report", str(place / "exported" / "run"), "--out", str(here / "report.html")])
+        return qkv(["report", str(source()), "--out", str(here / "report.html")])
 
     tokenise = trained(place / "large.txt", 4, "--tokenizer", "bpe", "--vocab", "400", "--watch", "off")
     ranks = trained(place / "small.txt", steps // 6, "--tokenizer", "char", n=2)

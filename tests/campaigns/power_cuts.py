@@ -91,6 +91,8 @@ class Disk:
         self.names: dict[str, File | None] = {under: None}
         """Path -> file, None for a folder."""
         self.synced: dict[str, File | None] = {under: None}
+        self._moved: dict[str, str] = {}
+        """Folder -> what the disk still calls it."""
         self._by_inode: dict[int, File] = {}
         self._folders: dict[int, str] = {os.stat(under).st_ino: under}
 
@@ -131,12 +133,18 @@ class Disk:
         for inode, path in self._folders.items():
             if path == a or path.startswith(a + "/"):
                 self._folders[inode] = b + path[len(a) :]
+        if file is None:
+            self._moved[b] = self._moved.pop(a, a)
 
     def _sync_folder(self, folder: str) -> None:
         """Its names are on the disk now, and the folder itself in the one above."""
         if folder not in self.names:
             return
         begin = folder + "/"
+        for path, before in [(new, old) for new, old in self._moved.items() if os.path.dirname(new) == folder]:
+            inside = {name: file for name, file in self.synced.items() if name.startswith(before + "/")}
+            self.synced |= {path + name[len(before) :]: file for name, file in inside.items()}  # it takes them along
+            del self._moved[path]
         for path in [path for path in self.synced if path.startswith(begin)]:
             at = path[len(begin) :].split("/")[0]
             if begin + at not in self.names:
