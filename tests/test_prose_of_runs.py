@@ -132,6 +132,8 @@ def test_every_decimal_in_a_sentence_is_that_of_its_source(runs, task):
         sources += [np.log(int(n_answers[1].replace(",", "")))] if n_answers else []
         sources += [settings.weight_decay, *np.exp(sources)]
         written = {spell(abs(value)) for value in sources for spell in (number, signed, percent, relative, three)}
+        ends = [value for name, value in answer.numbers.items() if name.endswith((", low", ", high"))]
+        written |= {number(100 * abs(end - value), 2) for end in ends for value in sources}  # in points
         said = re.findall(
             r"\d[\d,]*\.\d+|\d+(?=%)", " ".join([answer.sentence, *answer.more]).replace("95% interval", "")
         )

@@ -23,7 +23,14 @@ def train_one(place, *, seed=1, steps=40, **how):
     text = place.parent / "a-text.txt"
     if not text.exists():
         text.write_text("the cat sat on the mat and the dog sat on the log. " * 60)
-    given = {"tokenizer": "char", "set": SIZES, "report": False, "threads": 1, "watch": "full"} | how
+    given = {
+        "tokenizer": "char",
+        "set": SIZES,
+        "report": False,
+        "threads": 1,
+        "watch": "full",
+        "precision": "fp32",
+    } | how
     return qkv.train(text, out=place, seed=seed, steps=steps, **given)
 
 
