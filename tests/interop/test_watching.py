@@ -1,8 +1,11 @@
 """A training in somebody else's loop gives the same run folder, and the same numbers, as a training of ours."""
 
+import contextlib
 import copy
 import io
 import math
+import shutil
+import sqlite3
 import subprocess
 import sys
 
@@ -13,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import qkv
+from qkv.api import verify
 from qkv.changes import RunMatrix
 from qkv.cli import main
 from qkv.errors import ConfigError, RunFolderError
@@ -514,3 +518,17 @@ def test_numbers_of_one_s_own_are_kept_beside_ours(tmp_path):
     watcher.close()
     found = {name: (x.tolist(), y.tolist()) for name, (x, y) in qkv.load(tmp_path / "run").logged().items()}
     assert found == {"once": ([3], [1.5]), "twice": ([1, 2, 3], [2.0, 4.0, 6.0])}
+
+
+def test_a_recording_that_the_power_cut_off_at_its_start_is_unfinished_and_not_damaged(tmp_path):
+    model = Nano()
+    with qkv.watch(model, torch.optim.AdamW(model.parameters()), tmp_path / "run"):
+        shutil.copytree(tmp_path / "run", tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut/checkpoints/step-00000000", ignore_errors=True)
+    for file in (tmp_path / "cut").glob("telemetry.sqlite*"):
+        file.unlink()
+    with contextlib.closing(sqlite3.connect(tmp_path / "cut/telemetry.sqlite")) as empty:
+        empty.execute("PRAGMA journal_mode = WAL")
+    verdict = verify(tmp_path / "cut", updates=0)
+    assert verdict.state == "unfinished" and not verdict.faults
+    assert main(["show", str(tmp_path / "cut")]) in (0, 2)

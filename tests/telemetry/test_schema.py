@@ -170,6 +170,23 @@ def test_a_writer_that_died_while_it_made_the_tables_is_gone_on_with(path):
         assert telemetry.fact("machines") == [{"cores": 1}] and telemetry.last_step() == 2
 
 
+def test_a_change_that_the_power_cut_off_while_it_was_sealed_is_taken_back_by_a_reader(path, tmp_path):
+    (tmp_path / "after").mkdir()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("PRAGMA cache_size = 1")  # what is changed is written to the file before it is committed
+        connection.execute("BEGIN")
+        connection.execute("CREATE TABLE filler (x)")
+        connection.executemany("INSERT INTO filler VALUES (?)", [("x" * 4000,)] * 50)
+        for file in tmp_path.glob("telemetry.sqlite*"):
+            shutil.copy(file, tmp_path / "after")
+        connection.execute("ROLLBACK")
+    assert (tmp_path / "after/telemetry.sqlite-journal").stat().st_size
+    with Telemetry(tmp_path / "after/telemetry.sqlite") as telemetry, Telemetry(path) as before:
+        assert telemetry.faults() == before.faults() == []
+        assert telemetry.steps().step.tolist() == before.steps().step.tolist()
+
+
 def test_one_altered_loss_of_a_finished_run_is_not_shown(tmp_path):
     with RunFolder.create(tmp_path / "run") as run:
         run.write("config.toml", "")

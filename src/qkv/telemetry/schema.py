@@ -249,6 +249,10 @@ def open_reader(path: Path, *, altered: bool = False) -> Connection:
         )
     if not altered:
         check_file(path)
+    if path.with_name(path.name + "-journal").exists() and os.access(path.parent, os.W_OK):
+        with explained(path, "read"), _connected(str(path)) as connection:  # a power cut while it was sealed:
+            _objects(connection)  # SQLite takes that change back, which a reader alone may not
+            connection.close()
     uri = path.resolve().as_uri() + "?mode=ro"
     log = path.with_name(path.name + "-wal")
     if not os.access(path.parent, os.W_OK) and not log.exists():
@@ -365,7 +369,8 @@ def _plain(sql: str) -> str:
 
 @functools.cache
 def _script() -> str:
-    return Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
+    """All of schema.sql in one transaction: after a power cut there are all tables or none."""
+    return f"BEGIN; {Path(__file__).with_name('schema.sql').read_text(encoding='utf-8')} COMMIT;"
 
 
 def _explanation(error: sqlite3.Error, path: Path, doing: str) -> QkvError:

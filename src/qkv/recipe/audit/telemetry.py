@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from qkv.errors import AddressError, RunFolderError
+from qkv.errors import AddressError, DamagedFileError, RunFolderError
 from qkv.folder.run_folder import RunFolder
 from qkv.inspection.stored_run import stored
 from qkv.instruments import measures
@@ -56,10 +56,9 @@ def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing],
         return Check(
             name="telemetry", compared=0, what=what, unchecked=("there is no whole checkpoint to compare with",)
         )
-    if not begun and not (
-        folder.telemetry.exists() and folder.telemetry.stat().st_size
-    ):  # killed between its first files
-        return Check(name="telemetry", compared=0, what=what, unchecked=("it ended before anything was recorded",))
+    nothing = Check(name="telemetry", compared=0, what=what, unchecked=("it ended before anything was recorded",))
+    if not begun and not (folder.telemetry.exists() and folder.telemetry.stat().st_size):
+        return nothing  # killed between its first files
     try:
         with Telemetry(folder.telemetry, altered=True) as telemetry:
             faults += [Fault(file=_FILE, sentence=sentence) for sentence in telemetry.faults()]
@@ -69,6 +68,8 @@ def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing],
             compared += _cells(telemetry, config, usable, cells, seed, faults)
             older = set(_otherwise(telemetry)) & {row.name for row in telemetry.measures()}
     except (RunFolderError, AddressError) as error:  # an address that is none
+        if not begun and isinstance(error, RunFolderError) and not isinstance(error, DamagedFileError):
+            return nothing  # the power went before its tables were on the disk
         return Check(name="telemetry", compared=compared, what=what, faults=(Fault(file=_FILE, sentence=str(error)),))
     unchecked = ["--watch off recorded no matrix"] if config.watch == "off" else []
     unchecked += [f"{name} was recorded by another formula than today's" for name in sorted(older)]

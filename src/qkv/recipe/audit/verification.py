@@ -62,7 +62,7 @@ def verify(
     if config.history:
         checks += [_snapshots(config, found), _succession(folder)]
     else:
-        checks.append(_watched(found) if watched else _checkpoints(folder, config, found, ahead))
+        checks.append(_watched(folder, found) if watched else _checkpoints(folder, config, found, ahead))
     checks.append(check_telemetry(folder, config, found, cells=cells, seed=seed))
     if found and updates != 0 and not watched and not config.history:
         checks.append(check_replay(folder, config, found, updates=updates, cache=cache))
@@ -82,17 +82,21 @@ def _weights_of_watched(folder: RunFolder) -> list[Standing]:
     return found
 
 
-def _watched(found: list[Standing]) -> Check:
+def _watched(folder: RunFolder, found: list[Standing]) -> Check:
     """That they can be read and are of one model; whether they are finite was up to its loop."""
     faults = [
         Fault(file=_name(one, "model.safetensors"), step=one.step, sentence=one.trouble) for one in found if one.trouble
     ]
     faults += [fault for fault in _weights(found) if fault.sentence == _RESHAPED]
-    if not found or found[0].step:
+    words = [
+        "it was trained by a program of its own, so there are no checkpoints to go on from and no update to replay"
+    ]
+    if (not found or found[0].step) and folder.is_finished:
         faults.append(Fault(file="checkpoints/step-00000000", step=0, sentence="this snapshot is missing"))
-    words = "it was trained by a program of its own, so there are no checkpoints to go on from and no update to replay"
+    elif not found:
+        words.append("it ended before the weights of its start were kept")
     what = "weights that are kept of a watched training: readable, of one model"
-    return Check(name="checkpoints", compared=len(found), what=what, faults=tuple(faults), unchecked=(words,))
+    return Check(name="checkpoints", compared=len(found), what=what, faults=tuple(faults), unchecked=tuple(words))
 
 
 def _snapshots(config: RunConfig, found: list[Standing]) -> Check:
