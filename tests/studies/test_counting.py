@@ -134,6 +134,23 @@ def test_made_tasks_and_images_have_what_counting_reaches_on_what_they_are_score
         assert row["nats"] == pytest.approx(nats, abs=1e-4) and ("0 is possible" in row["what"]) == (task != "image")
 
 
+def test_slices_on_which_counting_stops_at_other_orders_are_averaged_over_the_orders_of_all(monkeypatch):
+    losses = {"a": (3.0, 2.0, 2.5, 2.6), "b": (3.2, 2.4, 1.9, 2.2, 2.3)}
+    monkeypatch.setattr("qkv.studies.counting.ngram_losses_by_order", lambda made: losses[made.name])
+    slices = [
+        types.SimpleNamespace(
+            name=name, train=[0] * 50, val=[0] * 11, tokenizer=types.SimpleNamespace(d_vocab=4)
+        ) for name in losses
+    ]  # fmt: skip
+    design = types.SimpleNamespace(
+        texts=(("text", Text(tokenizer="char")),),
+        arms=(types.SimpleNamespace(task="causal", text="text"),),
+        scale=types.SimpleNamespace(n_ctx=16),
+    )
+    (row,) = baselines_of(design, lambda text: slices)
+    assert row["order"] == 2 and row["nats"] == pytest.approx(2.2) and row["tokens"] == 20
+
+
 def test_hidden_tokens_are_compared_with_an_ngram_that_reads_both_sides(small_text):
     """It is the baseline of a training with hidden tokens, on the same tokens."""
     text = Text(tokenizer="char")

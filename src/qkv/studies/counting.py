@@ -54,7 +54,8 @@ def _of(task: str, text: Text, n_ctx: int, corpora: Callable[[Text], Sequence[Co
     slices = corpora(text)
     if task != "causal":
         return _of_task(find_task(task), slices, n_ctx)
-    orders = np.mean([ngram_losses_by_order(made) for made in slices], axis=0)
+    tried = [ngram_losses_by_order(made) for made in slices]  # each until longer contexts do worse
+    orders = np.mean([losses[: min(map(len, tried))] for losses in tried], axis=0)
     order, counted = int(np.argmin(orders)) + 1, min(len(slices[0].train), MOST_COUNTED)
     what = f"Kneser-Ney n-gram of order {order}, counted on {counted:,} training tokens"
     what += f" in each of {len(slices)} slices" if len(slices) > 1 else ""
