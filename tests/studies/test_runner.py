@@ -95,8 +95,9 @@ def test_a_finished_study_trains_nothing_again(tiny, whole, small_text):
     assert (whole / "runs.jsonl").read_bytes() == log and verdict_of(whole, whole.parent) == before
 
 
+@pytest.mark.parametrize("left", [b'{"key": "half a li', b'{"key": "zeros where sec\0\0\0\0\0\0"}\n'])
 @pytest.mark.parametrize("after", [1, 9, 20])
-def test_a_study_that_broke_off_ends_with_the_same_verdict(tiny, whole, small_text, tmp_path, after):
+def test_a_study_that_broke_off_ends_with_the_same_verdict(tiny, whole, small_text, tmp_path, after, left):
     seen = []
 
     def stop(made):
@@ -109,7 +110,8 @@ def test_a_study_that_broke_off_ends_with_the_same_verdict(tiny, whole, small_te
     folder = next((tmp_path / "runs").iterdir())
     assert len([row for row in read_rows(folder) if "arm" in row]) == after
     with open(folder / "runs.jsonl", "ab") as log:
-        log.write(b'{"key": "half a li')
+        log.write(left)
+    assert len([row for row in read_rows(folder) if "arm" in row]) == after
     again = tiny.answer(small_text, tmp_path / "runs")
     assert Path(again["run"]) == folder
     assert verdict_of(folder, tmp_path / "runs") == verdict_of(whole, whole.parent)

@@ -38,13 +38,13 @@ def folder_of(design: Design, within: Path) -> Path:
 def read_rows(folder: Path) -> Iterator[JsonObject]:
     """Every whole line of the log, oldest first.
 
-    Raises RunFolderError for a line in the middle that is no object of JSON: somebody changed the log.
+    Raises RunFolderError for a line that is no object of JSON: somebody changed the log.
     """
     path = folder / _RUNS
     if not path.is_file():
         yield from archive.rows(folder) if (folder / archive.ARCHIVE).is_file() else ()
         return
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+    for number, line in enumerate(_whole(path.read_bytes()).split(b"\n")[:-1], start=1):
         try:
             row = json.loads(line)
         except ValueError:
@@ -54,6 +54,13 @@ def read_rows(folder: Path) -> Iterator[JsonObject]:
                 f"line {number} of {path} is damaged; delete that line and the training that it held is made again"
             )
         yield row
+
+
+def _whole(log: bytes) -> bytes:
+    """A log without the last line, if a kill left half of it or a power cut left zeros where its bytes should be."""
+    lines = log[: log.rfind(b"\n") + 1]
+    last = lines.rfind(b"\n", 0, len(lines) - 1) + 1
+    return lines[:last] if b"\0" in lines[last:] else lines
 
 
 def full_answer(design: Design, within: Path) -> str:
@@ -181,16 +188,16 @@ class StudyFolder(RunFolder):
         self.close()
 
     def _mend(self) -> None:
-        """Cut off half a line that a killed process left."""
+        """Cut off half a line that a killed process or a power cut left."""
         self._sweep()
         path = self.path / _RUNS
         if not path.is_file():
             return
         data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
+        whole = _whole(data)
+        if len(whole) < len(data):
             with open(path, "rb+") as file:
-                file.truncate(whole)
+                file.truncate(len(whole))
                 os.fsync(file.fileno())
 
     def _unpack(self) -> None:
