@@ -56,6 +56,9 @@ class Reader:
                 while True:
                     await self._pulse.wait()
                     self._pulse.clear()
+                    if reader.at_eof():  # the server closes what is silent, and a browser connects again
+                        writer.close()
+                        reader, writer = await self._connected()
                     body = await self._ask(reader, writer, f"/sections?names={SECTIONS}")
                     wait = json.loads(body).get("wait", 0.0) if body.startswith(b"{") else 2.0
                     await asyncio.sleep(max(LEAST, wait))
