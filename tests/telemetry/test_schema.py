@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.errors import DamagedFileError, RunFolderError
+from qkv.errors import DamagedFileError, RunFolderError, StorageError
 from qkv.folder.run_folder import RunFolder
 from qkv.telemetry import Store, Telemetry, schema
 
@@ -182,6 +182,10 @@ def test_a_change_that_the_power_cut_off_while_it_was_sealed_is_taken_back_by_a_
             shutil.copy(file, tmp_path / "after")
         connection.execute("ROLLBACK")
     assert (tmp_path / "after/telemetry.sqlite-journal").stat().st_size
+    (tmp_path / "after/manifest.json").touch()
+    with pytest.raises(StorageError):  # a finished run is not changed, not even to mend it
+        Telemetry(tmp_path / "after/telemetry.sqlite")
+    (tmp_path / "after/manifest.json").unlink()
     with Telemetry(tmp_path / "after/telemetry.sqlite") as telemetry, Telemetry(path) as before:
         assert telemetry.faults() == before.faults() == []
         assert telemetry.steps().step.tolist() == before.steps().step.tolist()

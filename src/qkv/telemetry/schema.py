@@ -249,7 +249,8 @@ def open_reader(path: Path, *, altered: bool = False) -> Connection:
         )
     if not altered:
         check_file(path)
-    if path.with_name(path.name + "-journal").exists() and os.access(path.parent, os.W_OK):
+    is_open = not path.with_name("manifest.json").exists()  # nothing changes a finished run, whose hashes are kept
+    if is_open and path.with_name(path.name + "-journal").exists() and os.access(path.parent, os.W_OK):
         with explained(path, "read"), _connected(str(path)) as connection:  # a power cut while it was sealed:
             _objects(connection)  # SQLite takes that change back, which a reader alone may not
             connection.close()
