@@ -70,8 +70,10 @@ function opened() {
 }
 
 document.querySelector("main").append(panel);
-addEventListener("hashchange", opened);
-// The page is ready when its model is drawn.
-const ready = () => document.documentElement.dataset.ready === "yes";
-const wait = () => (ready() ? opened() : requestAnimationFrame(wait));
+// The page is ready when its model is drawn; before, no lesson could drive it.
+const wait = () => {
+  if (document.documentElement.dataset.ready !== "yes") return void requestAnimationFrame(wait);
+  addEventListener("hashchange", opened);
+  opened();
+};
 wait();
