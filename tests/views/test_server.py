@@ -1,5 +1,6 @@
 """The live page's server: the run over HTTP, to the right asker only, and answers that are the model's own numbers."""
 
+import asyncio
 import dataclasses
 import http.client
 import itertools
@@ -22,7 +23,7 @@ from qkv.cli import main
 from qkv.errors import RunFolderError, UserError
 from qkv.telemetry import Store
 from qkv.views.live.asking import Desk, Question
-from qkv.views.live.follow import CREDIT, SHARE, Purse, pulse_of
+from qkv.views.live.follow import CREDIT, EACH, LOOK_EVERY, SHARE, Purse, pulse_of
 from qkv.views.live.server import Page, _answer
 from qkv.views.live.serving import _listen, _names, serve
 from qkv.views.report.packed import pack, wire
@@ -278,6 +279,46 @@ def test_the_page_follows_within_two_seconds(make, serving):
         connection.close()
     finally:
         assert list(server) == []
+
+
+def test_a_payload_is_read_again_when_a_page_that_opens_would_not_ask_for_what_has_changed(run_folder):
+    page = Page(run_folder.folder)
+    was = page.pulse
+
+    def anew(**now):
+        page.pulse = dataclasses.replace(was, **now)
+        return page.as_of("/payload") != before, page.as_of("/sections") != was
+
+    before = page.as_of("/payload")
+    assert anew(step=was.step + 1, loss=1.0) == anew(recorded=was.recorded + 1) == (False, True)
+    for field in ("edition", "evaluations", "snapshot", "finished"):
+        assert anew(**{field: "other"}) == (True, True)
+    assert anew(recorded=-1) == (True, True)
+
+
+def test_a_crowd_is_told_less_often_at_the_same_cost(run_folder, monkeypatch):
+    page, slept = Page(run_folder.folder), []
+
+    async def rest(seconds):
+        slept.append(seconds)
+        page.closing = True
+
+    async def looked():
+        page.closing = False
+        await page.watch()
+
+    async def listen():
+        crowd = [page.events() for _ in range(200)]
+        told = {await anext(events) for events in crowd}
+        await looked()
+        for events in crowd:
+            await events.aclose()
+        await looked()
+        return told
+
+    monkeypatch.setattr("qkv.views.live.follow.asyncio.sleep", rest)
+    assert len(asyncio.run(listen())) == 1
+    assert slept == [200 * EACH, LOOK_EVERY]
 
 
 def test_reading_again_waits_until_what_was_read_is_paid_for():

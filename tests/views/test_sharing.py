@@ -41,6 +41,29 @@ def test_one_answer_is_computed_for_all_who_ask_at_the_same_time_and_anew_for_wh
     asyncio.run(ask())
 
 
+def test_the_last_answer_of_a_kind_is_given_again_for_a_while_and_no_other(monkeypatch):
+    made, now = [], [0.0]
+    monkeypatch.setattr(sharing.time, "monotonic", lambda: now[0])
+
+    def work():
+        made.append(len(made))
+        return made[-1]
+
+    async def ask():
+        shared = Shared()
+        given = lambda key, kind: shared.get(key, "me", work, never(), kind)  # noqa: E731
+        assert [await given("a", "page"), await given("a", "page"), await given("a", "other")] == [0, 0, 1]
+        assert [await given("b", "page"), await given("b", "page"), await given("a", "page")] == [2, 2, 3]
+        assert [await given("a", None), await given("a", "page")] == [4, 3]
+        now[0] += sharing.KEPT_SECONDS
+        assert await given("a", "page") == 5
+        shared.end()
+        with pytest.raises(Busy):
+            await given("a", "page")
+
+    asyncio.run(ask())
+
+
 def test_an_error_reaches_everybody_who_asked_and_is_not_kept():
     async def ask():
         shared = Shared()

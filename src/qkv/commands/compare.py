@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qkv.api import Run
-    from qkv.models.parts import Entry
 
 _OF_TOKENS = ("W_E", "W_U", "b_U")
 """Matrices whose rows or columns are tokens."""
@@ -183,7 +182,8 @@ def _matrices(a: "Run", b: "Run") -> list[JsonObject]:
 
     sides = [Catalogue(run.model) for run in (a, b)]
     first = {address for side in sides for address in side.addresses}
-    values = [{e.address: _in_out(e) for e in side.named() if e.address in first} for side in sides]
+    named = [[entry for entry in side.named() if entry.address in first] for side in sides]
+    values = [{e.address: (e.parameter.T if e.transposed else e.parameter).detach() for e in side} for side in named]
     rows = []
     for address in {**values[0], **values[1]}:
         pair = [side.get(address) for side in values]
@@ -200,11 +200,6 @@ def _matrices(a: "Run", b: "Run") -> list[JsonObject]:
             row |= _apart(one.double(), other.double())
         rows.append(row)
     return rows
-
-
-def _in_out(entry: "Entry") -> "Tensor":
-    """Its values, [in, out] under this name."""
-    return (entry.parameter.T if entry.transposed else entry.parameter).detach()
 
 
 def _apart(one: "Tensor", other: "Tensor") -> dict[str, float | None]:

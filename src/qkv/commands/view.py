@@ -16,6 +16,7 @@ Example:
 """
 
 import argparse
+import os
 
 from qkv.commands.arguments import whole
 
@@ -28,6 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # NumPy's threads wait for each other where a training has the cores
     from qkv.views.live.serving import serve
 
     serve(

@@ -133,7 +133,8 @@ def load_images(
         parts, rule, chosen = _split_off(train, known, source)
     else:
         parts, rule = _given_apart(train, held_out, known, (source, str(val_at)), val or str(val_at))
-        rule = f"validated on {val_at.name if val_at is not None else val}{_left_alone(alone)}{rule}"
+        left = f", {' and '.join(path.name for path in alone)} left alone" if alone else ""
+        rule = f"validated on {val_at.name if val_at is not None else val}{left}{rule}"
     digests = [part.sha256 for part in (train, held_out) if part is not None]
     return Images(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", path.resolve().name.split(".")[0]) or "images",
@@ -252,10 +253,6 @@ def _parts(path: Path, val: Path | None) -> tuple[Path, Path | None, list[Path]]
 def _named(paths: list[Path], role: Role) -> list[Path]:
     """Those whose names say that they are for this."""
     return [path for path in paths if role_of(path.name) == role]
-
-
-def _left_alone(paths: list[Path]) -> str:
-    return f", {' and '.join(path.name for path in paths)} left alone" if paths else ""
 
 
 def _one(val: Path) -> Path:

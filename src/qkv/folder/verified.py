@@ -13,6 +13,7 @@ this, so a command need not. Hashes are remembered outside the run (`hashes`); `
 byte instead.
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qkv.errors import DamagedFileError, RunFolderError, typed
-from qkv.folder.hashes import Known, known, remember, sha256_remembered, stamp_of
+from qkv.folder.hashes import Known, Stamp, known, remember, sha256_remembered, stamp_of
 from qkv.folder.run_folder import CHECKPOINT_FILES, FINAL_FILES, RunFolder, read_json
 from qkv.jsontypes import JsonMapping, JsonObject
 
@@ -187,6 +188,15 @@ def _of_checkpoints(run: RunFolder) -> frozenset[str]:
 
 def checkpoint_files(place: Path) -> dict[str, str]:
     """Name -> sha256 of the files of a checkpoint, by its state.json. Raises DamagedFileError."""
+    try:
+        return _files_of(place, stamp_of(place / "state.json"))
+    except OSError:
+        return read_state(place)[1]
+
+
+@functools.lru_cache(maxsize=1024)
+def _files_of(place: Path, stamp: Stamp) -> dict[str, str]:
+    """The same; `stamp` is that of the state.json, which a page asks for once for every matrix."""
     return read_state(place)[1]
 
 

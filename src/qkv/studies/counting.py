@@ -98,8 +98,8 @@ def compared(design: Design, baselines: Sequence[JsonMapping], losses: Mapping[s
     """
     counted = {(row["task"], row["text"]): row for row in baselines if row["nats"] is not None}
     asked = dict.fromkeys((arm.task, arm.text) for arm in map(design.arm, design.primary.arms))
-    arms = [arm for arm in design.arms if _is_trained(arm) and losses.get(arm.name) is not None]
-    arms = [arm for arm in arms if (arm.task, arm.text) in counted]
+    trained = [arm for arm in design.arms if arm.trainer not in _UNTRAINED and arm.labels == "real"]
+    arms = [arm for arm in trained if losses.get(arm.name) is not None and (arm.task, arm.text) in counted]
     arms.sort(key=lambda arm: ((arm.task, arm.text) not in asked, arm.task != "causal"))
     if not arms:
         return {"ngram": next((counted[one]["nats"] for one in asked if one in counted), None), "trained": None}
@@ -123,10 +123,6 @@ def _beside(
         return found | {"order": row["order"], "tokens": row["tokens"]}
     what = re.split(r";| \(", row["what"])[0]
     return found | {"of_what": _ANSWERS[shown.task], "what": f"the {what}" if what.startswith("best ") else what}
-
-
-def _is_trained(arm: Arm) -> bool:
-    return arm.trainer not in _UNTRAINED and arm.labels == "real"
 
 
 def gate(found: JsonMapping) -> str:

@@ -17,13 +17,11 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from qkv import native
-from qkv.jsontypes import JsonObject
 from qkv.kernels import elementwise
 from qkv.kernels.attention_products import LONGEST_COMPILED
 from qkv.kernels.elementwise import ANY_SIZE, Compiled, Kernels
@@ -55,7 +53,8 @@ TURN, LONGEST = 1e-3, 0.3
 Make = Callable[[], object]
 
 
-class Choice(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Choice:
     """What a training uses on this processor."""
 
     native: bool
@@ -72,14 +71,10 @@ def choice(dtype: torch.dtype) -> Choice | None:
     if native.load("passes") is None:
         return None
     name = f"kernels-{VERSION}-{str(dtype).removeprefix('torch.')}"
-    found = native.remembered(name, ("passes", "vectors", "tiles"), lambda: _as_kept(_measure(dtype)))
+    found = native.remembered(name, ("passes", "vectors", "tiles"), lambda: dataclasses.asdict(_measure(dtype)))
     if found is None:
         return Choice(True, Kernels())
     return Choice(bool(found["native"]), Kernels(**found["kernels"]))
-
-
-def _as_kept(found: Choice) -> JsonObject:
-    return {"native": found.native, "kernels": dataclasses.asdict(found.kernels)}
 
 
 def _measure(dtype: torch.dtype) -> Choice:

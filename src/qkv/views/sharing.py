@@ -1,5 +1,5 @@
-"""Answers that take a while: computed once for all who ask the same at the same time, a few at a time, each asker's
-address in turn.
+"""Answers that take a while: computed once for all who ask the same at the same time or soon after, a few at a time,
+each asker's address in turn.
 
 What nobody waits for any more is not begun, or ends at its next `still_wanted`. The threads are daemons: a server that
 ends does not wait for them.
@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ THREADS = 3
 """Answers that are computed at the same time: one of them may be long, and a short one need not wait for it."""
 MOST_WAITING = 32
 """Different answers that one address may wait for."""
+KEPT_SECONDS = 10.0
+"""For which the last answer of a kind is given again to who asks the same."""
 
 T = TypeVar("T")
 
@@ -58,19 +61,29 @@ class Shared:
         self._begun: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._n_threads = self._n_busy = 0
         self._has_ended = False
+        self._kept: dict[Hashable, tuple[_Job, float]] = {}
 
-    async def get(self, key: Hashable, who: str, work: Callable[[], T], left: "asyncio.Future[None]") -> T:
-        """What `work()` gives, in a thread; that of an earlier asker of the same `key` who still waits.
+    async def get(
+        self, key: Hashable, who: str, work: Callable[[], T], left: "asyncio.Future[None]", kind: Hashable = None
+    ) -> T:
+        """What `work()` gives, in a thread; that of an earlier asker of the same `key` who still waits, and of a `kind`
+        the last answer for as long as it is kept.
 
         `who` is the asker's address; `left` is done when the asker has left. Raises Busy, and what `work` raises.
         """
+        last, until = self._kept.get(kind, (None, 0.0))
+        if last and last.key == key and time.monotonic() < until and not self._has_ended:
+            return last.done.result()
         job = self._jobs.get(key) or self._enter(key, who, work)
         job.n_waiting += 1
         try:
             await asyncio.wait({job.done, left}, return_when=asyncio.FIRST_COMPLETED)
             if not job.done.done():
                 raise Busy
-            return await job.done
+            answer = await job.done
+            if kind is not None:
+                self._kept[kind] = job, time.monotonic() + KEPT_SECONDS
+            return answer
         finally:
             job.n_waiting -= 1
             if not job.n_waiting and not job.done.done():

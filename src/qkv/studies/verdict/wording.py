@@ -58,8 +58,9 @@ def setting_words(design: Design, contrasts: Iterable[Contrast]) -> str:
     how = f"learning rates tuned in {many(pooled, 'replicate')}" if pooled else "at fixed learning rates"
     of_all = not pooled and any(arm.tune != "none" for arm in arms)
     tuned = ", learning rates tuned" if of_all else f", {how}, whose error the interval leaves out"
+    presets = " or ".join(dict.fromkeys(preset_of(arm).name for arm in arms))
     return (
-        f"On {_texts(design, arms)}{_tasks(arms)}; {_presets(arms)} layout{some}, {_sizes(design.scale, arms)}"
+        f"On {_texts(design, arms)}{_tasks(arms)}; {presets} layout{some}, {_sizes(design.scale, arms)}"
         f" ({_tokens(tokens)} tokens), initialization {_starts(arms)}; {optimizers}{tuned * bool(trained)}"
     )
 
@@ -135,10 +136,6 @@ def _deviations(arm: Arm) -> dict[str, str]:
     layout, usual = vars(layout_of(arm)), vars(preset_of(arm).layout)
     told = [field for field in dict.fromkeys((*dict(arm.layout), *layout)) if field not in _SILENT]
     return {field: _part(field, layout[field]) for field in told if layout[field] != usual[field]}
-
-
-def _presets(arms: Sequence[Arm]) -> str:
-    return " or ".join(dict.fromkeys(preset_of(arm).name for arm in arms))
 
 
 def _part(field: str, value: object) -> str:

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import json
 import mimetypes
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
 from importlib.resources import files
 from pathlib import Path
 
@@ -64,6 +64,14 @@ class Page(Follower[Pulse]):
         if edition != self._desk[0]:
             self._desk = (edition, _desk_of(self.folder) if edition else None)
         return self._desk[1]
+
+    def as_of(self, path: str) -> Hashable:
+        """The payload may be as old as the last validation or snapshot: what changes between them, a page asks for as
+        soon as it is open.
+        """
+        if path != "/payload":
+            return super().as_of(path)
+        return dataclasses.replace(self.pulse, step=0, loss=None, recorded=min(self.pulse.recorded, 0))
 
     def spare(self) -> None:
         """Let this thread compute on one core while the run trains: two that wait for each other keep both busy."""
@@ -246,8 +254,8 @@ async def _left(request: Request) -> None:
 
 
 async def _answered(page: Follower, request: Request, work: Callable[[], Response], body: bytes = b"") -> Response:
-    """The answer, computed once for all who ask the same, in a thread that spares the training. A mistake is told as
-    it is, anything else in general words.
+    """The answer, computed once for all who ask the same while the run stands still, in a thread that spares the
+    training. A mistake is told as it is, anything else in general words.
     """
 
     def sparing() -> Response:
@@ -255,9 +263,11 @@ async def _answered(page: Follower, request: Request, work: Callable[[], Respons
         return RunFolder(page.folder).steadily(work)
 
     left = asyncio.ensure_future(_left(request))
-    key = (request.url.path, request.url.query, body)
+    path = request.url.path
+    key = (path, request.url.query, body, page.as_of(path))
+    kept = path if request.method == "GET" else None
     try:
-        return await page.answers.get(key, request.client.host if request.client else "", sparing, left)
+        return await page.answers.get(key, request.client.host if request.client else "", sparing, left, kept)
     except Busy:
         headers = {**_HEADERS, "retry-after": "2"}
         return PlainTextResponse("the server is busy; ask again in a moment", status_code=503, headers=headers)

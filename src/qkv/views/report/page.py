@@ -4,6 +4,7 @@ A content security policy inside the file makes that a rule of the browser's, no
 outside script, style, font or image.
 """
 
+import functools
 import html
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ LIVE_POLICY = (
 """What a live page may load, as an HTTP header: nothing but what its own server gives."""
 
 
+@functools.cache
 def live_page(name: str, entry: str = "live.js") -> str:
     """The page that a server gives: the same modules, loaded as they are, all at once; the payload comes afterwards."""
     modules = "\n".join(f'<link rel="modulepreload" href="static/{module}">' for module in modules_of(entry))

@@ -152,12 +152,11 @@ def _axes(rows: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
 
 def _nearest(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(numbers of the nearest rows, their cosines), [row, rank]; a row of zeros is near nothing (cosine NaN)."""
-    k = min(N_NEAR, len(table) - 1)
-    ranked, cosines = np.zeros((len(table), k), dtype=np.int64), np.full((len(table), k), np.nan)
-    for row in range(len(table)):
-        for rank, found in enumerate(nearest(table, row, k)):
-            ranked[row, rank], cosines[row, rank] = found.id, found.cosine
-    return ranked, cosines
+    cosines = _cosines(table)
+    cosines[np.diag_indices(len(table))] = np.nan
+    ranked = np.argsort(-cosines, axis=1, kind="stable")[:, : min(N_NEAR, len(table) - 1)]
+    found = np.take_along_axis(cosines, ranked, axis=1)
+    return np.where(np.isfinite(found), ranked, 0), found
 
 
 def _trio(viewer: Viewer, steps: Sequence[int], ids: Sequence[int]) -> TrioSection:
