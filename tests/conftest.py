@@ -1,5 +1,6 @@
 """What all tests share: shapes that are checked, real data where it lies, and a small text of our own making."""
 
+import dataclasses
 import functools
 import importlib.machinery
 import os
@@ -109,7 +110,7 @@ def compiled_passes() -> None:
 
     @functools.cache
     def choice(dtype: torch.dtype) -> calibration.Choice | None:
-        return (found := measured(dtype)) and found._replace(native=True)
+        return (found := measured(dtype)) and dataclasses.replace(found, native=True)
 
     choice.__wrapped__ = measured.__wrapped__
     calibration.choice = choice

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from qkv.inspection.one_text import float64_copy
-from qkv.inspection.what_moved import what_moved
+from qkv.inspection.what_moved import first_queries_moved, what_moved
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.randomness import generator
 
@@ -30,6 +30,19 @@ def pair(kind="CausalLM", n_kv_heads=2, **layout):
                     noise = generator("moved", name, step).normal(0, 0.2, size=parameter.shape)
                     parameter += torch.from_numpy(noise).float()
     return models
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_the_first_queries_of_several_texts_are_those_of_each(layout):
+    texts = torch.cat([IDS, IDS.flip(1), IDS + 1 - (IDS > 8).long()])
+    models = [float64_copy(model) for model in pair(**layout)]
+    x = [model.forward_recorded(texts)[1]["L0.x"].detach() for model in models]
+    found = first_queries_moved(*models, x)
+    assert len(found) == 3
+    for one, text in zip(found, texts, strict=True):
+        alone = next(change for change in what_moved(*models, text[None]) if change.address == one.address == "L0.q")
+        torch.testing.assert_close(one.after, alone.after, rtol=1e-12, atol=1e-13)
+        assert one.shares == pytest.approx(alone.shares, rel=1e-10, abs=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["CausalLM", "MaskedLM"])

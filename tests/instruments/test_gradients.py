@@ -51,6 +51,15 @@ def task_of(kind: str):
     return TASKS["causal" if kind == "CausalLM" else "masked"]
 
 
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_the_first_block_alone_is_that_of_the_whole_path(layout):
+    model, batch = made("CausalLM", **layout), batch_for("CausalLM")
+    whole, first = (gradient_path(model, TASKS["causal"], batch, first_only=only) for only in (False, True))
+    assert first.blocks[0].shares == pytest.approx(whole.blocks[0].shares) and len(first.blocks) == 1
+    assert first.crossed == pytest.approx({0: whole.crossed[0]}, abs=1e-15)
+    torch.testing.assert_close(first.rows.total, whole.rows.total)
+
+
 def assert_sums(model, task, batch):
     found = gradient_path(model, task, batch)
     nats, n = task.loss(model, batch)  # the fused path, an independent backward

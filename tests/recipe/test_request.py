@@ -16,6 +16,7 @@ from qkv.errors import ChangeError, ConfigError, RunFolderError
 from qkv.folder.run_folder import RunFolder
 from qkv.kernels.elementwise import Kernels
 from qkv.presets import OTHER_OPTIMIZERS, PRESETS
+from qkv.recipe import training
 from qkv.recipe.build import assemble, check_reached
 from qkv.recipe.config import RunConfig
 from qkv.recipe.request import OPTIONS, Request, compiling_advice, resolve, same_run
@@ -175,10 +176,16 @@ def test_resuming_with_another_setting_names_both(small_text: Path) -> None:
             same_run(Request(**asked), config)
 
 
-@pytest.mark.parametrize(("spent", "left"), [(0.0, 54.0), (20.0, 34.0), (70.0, 1.0)])
-def test_a_resumed_run_has_the_minutes_that_are_left(small_text: Path, monkeypatch, spent: float, left: float) -> None:
+@pytest.mark.parametrize(
+    ("spent", "slowed", "left"),
+    [(0.0, 1.0, 54.0), (20.0, 1.0, 34.0), (70.0, 1.0, 1.0), (0.0, 2.5, 45.0), (20.0, 9.0, 22.0)],
+)
+def test_a_resumed_run_has_the_minutes_that_are_left(
+    small_text: Path, monkeypatch, spent: float, slowed: float, left: float
+) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(loop, "run", lambda setup: given.update(vars(setup)))
+    monkeypatch.setattr(training, "slowdown", lambda: slowed)
     parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=1.0, report=False))
     found = Checkpoint(path=Path(), state=TrainingState(step=9, horizon=900, train_seconds=spent))
     whole = {"parts": parts, "folder": RunFolder("nowhere"), "cache": None, "ranks": ALONE}

@@ -52,6 +52,27 @@ def test_waiting_awake_is_tried_more_and_more_seldom_where_it_is_given_up_each_t
 
 
 @counts
+def test_a_thread_that_shares_its_core_is_slowed_down_by_as_much():
+    program = (
+        "import os, subprocess, sys, time; from qkv.training.waiting import slowdown\n"
+        "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+        "others = [subprocess.Popen([sys.executable, '-c', 'while True: pass']) for _ in range(2)]\n"
+        "before = slowdown()\n"
+        "end = time.thread_time() + 1.5\n"
+        "while time.thread_time() < end: pass\n"
+        "[other.kill() for other in others]; print(before, slowdown())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    before, after = map(float, done.stdout.split())
+    assert before >= 1 and after > 1.5, done.stderr  # 3 times as long as alone, from then on
+
+
+def test_nobody_is_slowed_down_where_the_system_counts_nothing(monkeypatch):
+    monkeypatch.setattr(waiting.Path, "read_text", lambda path: (_ for _ in ()).throw(FileNotFoundError(path)))
+    assert waiting.slowdown() == 1
+
+
+@counts
 def test_delays_are_of_all_threads_and_of_the_time_in_between(monkeypatch):
     times = iter([10.0, 12.0, 12.5])
     reads = iter([{"1": 10**9, "2": 0}, {"1": 2 * 10**9, "2": 10**9, "3": 5}, {"2": 10**9 + 10**8, "3": 5}])

@@ -21,11 +21,6 @@ FEWEST = 8
 """Of fewer numbers nothing is said."""
 
 
-def _erf_inverse(share: float) -> float:
-    """x with erf(x) = share."""
-    return NormalDist().inv_cdf((1 + share) / 2) / np.sqrt(2)
-
-
 @dataclass(frozen=True)
 class Change:
     """A change of level."""
@@ -69,7 +64,7 @@ def _probability(largest: float, x: np.ndarray) -> float:
     steps = np.sort(np.abs(np.diff(x)))
     kept = steps[: max(1, len(steps) - max(2, len(steps) // 10))]  # a change of level, and a few outliers, left out
     share = len(kept) / len(steps)
-    z = np.sqrt(2) * _erf_inverse(share)
+    z = NormalDist().inv_cdf((1 + share) / 2)
     shrunk = 1 - 2 * z * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi) / share  # variance of a normal cut at +-z
     sigma = np.sqrt(np.square(kept).mean() / (2 * shrunk)) * (1 + 6 / len(x))  # of few numbers it is uncertain itself
     sigma = max(float(sigma), 1e-12 * float(np.abs(x).max()))

@@ -103,6 +103,16 @@ def what_moved(a: OneStack, b: OneStack, ids: Int64[Tensor, "1 pos"], *, placed:
     return found if a.layout.plain_scores else [one for one in found if not one.address.endswith(".scores")]
 
 
+def first_queries_moved(
+    a: OneStack, b: OneStack, x: Sequence[Float64[Tensor, "text pos d_model"]]
+) -> list[ProductChange]:
+    """The change of `L0.q` alone on each of several texts; `x` is `L0.x` of both models, which are in float64."""
+    attention = [part for model in (a, b) if (part := blocks_of(model)[0].attention) is not None]
+    with torch.no_grad():
+        q = _placed_maps(attention)["q"]
+        return [_linear("L0.q", q, [each[i : i + 1] for each in x]) for i in range(len(x[0]))]
+
+
 def _of_layer(
     name: str, attention: Sequence[MultiHeadAttention], x: Sequence[Tensor], causal: bool, placed: bool
 ) -> list[ProductChange]:

@@ -18,6 +18,7 @@ import numpy as np
 from qkv.data.vectors import Vectors
 from qkv.errors import SourceError
 from qkv.inspection.token_rows import ranks
+from qkv.tasks.evaluation import wilson
 
 _EPSILON = 0.001
 _AT_ONCE = 256
@@ -134,17 +135,9 @@ def _section(name: str, n_questions: int, n_asked: int, add: int, mul: int, n_wo
         n_asked=n_asked,
         add=add / n_asked if n_asked else None,
         mul=mul / n_asked if n_asked else None,
-        add_interval=_wilson(add, n_asked) if n_asked else None,
+        add_interval=wilson(add / n_asked, n_asked) if n_asked else None,
         chance=1 / (n_words - 3),
     )
-
-
-def _wilson(right: int, n: int) -> tuple[float, float]:
-    """The score interval of a share (Wilson 1927), 95 %."""
-    z, share = 1.96, right / n
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    reach = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
 def _questions(path: Path) -> dict[str, list[list[str]]]:

@@ -110,8 +110,9 @@ class GradientPath:
         return f"GradientPath(loss {self.loss:.3f}; {blocks}, {rows} of W_E; by sublayers crossed {crossed})"
 
 
-def gradient_path(model: LanguageModel, task: Objective, batch: Batch) -> GradientPath:
-    """Follow the gradient of the mean loss of `batch` (nats per target) from the output down to the rows of W_E.
+def gradient_path(model: LanguageModel, task: Objective, batch: Batch, *, first_only: bool = False) -> GradientPath:
+    """Follow the gradient of the mean loss of `batch` (nats per target) from the output down to the rows of W_E; with
+    `first_only`, of `blocks` only the first is found, and of `crossed` only 0.
 
     `model` is a language model all of whose parameters require a gradient; nothing of it is changed, and no `.grad` is
     written. In float64 the parts sum to the totals to about 1e-15. Costs one forward pass by the explicit path, one
@@ -131,9 +132,9 @@ def gradient_path(model: LanguageModel, task: Objective, batch: Batch) -> Gradie
         above = [*at_blocks[1:], at_top]
         blocks = [
             Parts(f"{block.name}.resid_pre", at_blocks[i], _Block(block, record).parts(above[i]))
-            for i, block in enumerate(model.blocks)
+            for i, block in enumerate(model.blocks[:1] if first_only else model.blocks)
         ]
-        crossed = _crossed(model, record, at_top, at_blocks[0])
+        crossed = _crossed(model, record, at_top, at_blocks[0], 0 if first_only else 2 * len(names))
         row_ids = batch.inputs.unique()
         by_path = {name: _back(record["embed"], table, part)[row_ids] for name, part in blocks[0].parts.items()}
         if model.head.W_U is None:
@@ -208,6 +209,10 @@ class _Block:
             found["MLP"] = self.around_attention(self.at_sum(through))
         return {name: found[name] for name in (PATHS if self.attends else MIXED_PATHS)}
 
+    def around(self, g: Tensor) -> Tensor:
+        """The part of the gradient at `resid_pre` that went through none of the block's sublayers."""
+        return g if self.parallel else self.around_attention(self.at_sum(self.around_and_through_mlp(g)[0]))
+
     def by_crossings(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of the gradient at `resid_pre` that went through 0, 1 and 2 of the block's sublayers."""
         nothing = torch.zeros_like(g)
@@ -219,13 +224,15 @@ class _Block:
         return self.around_attention(around), once, sum(self.through_attention(through).values(), nothing)
 
 
-def _crossed(model: LanguageModel, record: Mapping[str, Tensor], at_top: Tensor, at_bottom: Tensor) -> dict[int, float]:
-    """Shares of the gradient at the first `resid_pre` by the number of sublayers it went through."""
+def _crossed(
+    model: LanguageModel, record: Mapping[str, Tensor], at_top: Tensor, at_bottom: Tensor, most: int
+) -> dict[int, float]:
+    """Shares of the gradient at the first `resid_pre` by the number of sublayers it went through, at most so many."""
     carried = {0: at_top}
     for block in reversed(model.blocks):
         edges, below = _Block(block, record), {}
         for n, g in carried.items():
-            for more, part in enumerate(edges.by_crossings(g)):
+            for more, part in enumerate(edges.by_crossings(g) if most else [edges.around(g)]):
                 below[n + more] = below.get(n + more, 0) + part
         carried = below
     n_sublayers = sum(1 + (block.mlp is not None and not block.parallel) for block in model.blocks)

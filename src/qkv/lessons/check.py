@@ -171,9 +171,13 @@ def _finding(name: str, path: Path, notes: Sequence[JsonObject] | None, returned
     small, large = [result for result in results[:-1] if result.found], results[-1]
     if len(small) == len(CASES) - 1 and all(result.is_right for result in small):
         if not large.is_right:
+            q, k, _ = mistakes.projected(CASES[-1])
+            largest = number(float(np.abs(q @ k.swapaxes(-1, -2)).max()))
             what = "large" if large.found and all(np.isfinite(array).all() for array in large.found) else "overflow"
-            return wrong((what,), SAYS["any"][what].format(function=name, largest=_largest_score()))
-        return _in_place(name, changed) if changed else Finding(name, "right", (), _is_right(name, results))
+            return wrong((what,), SAYS["any"][what].format(function=name, largest=largest))
+        n = sum(array.size for result in results for array in result.right)
+        right = f"{name} is right: {n:,} numbers in {len(results)} cases equal torch's."
+        return _in_place(name, changed) if changed else Finding(name, "right", (), right)
     if found := _explanation(name, small):
         sentences = [_sentence(name, key) for key in found]
         first = "There are two mistakes. " if len(found) > 1 else ""
@@ -278,16 +282,6 @@ def _sentence(name: str, key: str) -> str:
 
 def _sizes(one: Case) -> str:
     return f"x of shape {one.x.shape}, n_heads={one.n_heads}, causal={one.causal}"
-
-
-def _largest_score() -> str:
-    q, k, _ = mistakes.projected(CASES[-1])
-    return number(float(np.abs(q @ k.swapaxes(-1, -2)).max()))
-
-
-def _is_right(name: str, results: Sequence[_Result]) -> str:
-    n = sum(array.size for result in results for array in result.right)
-    return f"{name} is right: {n:,} numbers in {len(results)} cases equal torch's."
 
 
 def _unknown(name: str, results: Sequence[_Result]) -> str:

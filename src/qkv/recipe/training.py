@@ -57,6 +57,7 @@ from qkv.training.distributed.shards import check_shard
 from qkv.training.precision import Machine, check_compiler, check_device, is_slower_natively
 from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, StepRecord
 from qkv.training.schedules import decay_start, lr_scale
+from qkv.training.waiting import slowdown
 from qkv.words import many, percent, plural
 
 Told = StepRecord | EvaluationRecord | Event
@@ -64,7 +65,8 @@ Told = StepRecord | EvaluationRecord | Event
 
 AFTERWARDS_SECONDS = 6.0
 """What is kept of a wall-time budget for baselines, samples, the manifest and the report: of a minute and more, all of
-it, of less a share and one second."""
+it, of less a share and one second; more where other programs have the cores, at most `MOST_SLOWED` times as much."""
+MOST_SLOWED = 3.0
 
 LEAST_SECONDS = 4.0
 """A training and its validation have this long however long its text took to read, of less than 10 s four tenths."""
@@ -496,6 +498,7 @@ class _Session:
         afterwards = min(AFTERWARDS_SECONDS, 1 + budget / 12) + task.afterwards_seconds
         if budget < BRIEF_SECONDS:
             afterwards += task.baselines_seconds(self.parts.corpus, self.cache)
+        afterwards *= min(MOST_SLOWED, slowdown())
         spent = self.listening.seconds() + (self.resume_from.state.train_seconds if self.resume_from else 0.0)
         return (budget - spent - afterwards) / (1 + min(1.0, self.parts.config.control_share) * self._has_null)
 

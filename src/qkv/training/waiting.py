@@ -136,6 +136,16 @@ class _Delays:
         return found
 
 
+def slowdown() -> float:
+    """How many times as long the work of this thread has taken as it would alone on the machine: its time running and
+    waiting for a core, over its time running; 1 where the system does not count them.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        ran, waited = map(int, Path("/proc/thread-self/schedstat").read_text().split()[:2])
+        return 1 + waited / max(1, ran)
+    return 1.0
+
+
 class _Sleepers:
     """More OpenMP threads than cores; they do no work."""
 

@@ -25,10 +25,11 @@ from qkv.errors import AddressError, QkvError
 from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.inspection.one_text import float64_copy
 from qkv.inspection.token_rows import summary
-from qkv.inspection.what_moved import what_moved
+from qkv.inspection.what_moved import first_queries_moved
 from qkv.instruments.gradients import gradient_path
 from qkv.instruments.probe import spread_windows
 from qkv.jsontypes import JsonObject
+from qkv.models.layout import require_attention
 from qkv.models.zoo import LanguageModel
 from qkv.tasks.batch import Batch
 from qkv.tasks.task import Data, Objective
@@ -302,7 +303,7 @@ def passes(before: LanguageModel, model: LanguageModel, task: Objective, corpus:
     found: dict[str, float] = {}
     exact = float64_copy(model)
     with contextlib.suppress(QkvError):
-        path = gradient_path(exact, task, Batch(ids[:, :-1], ids[:, 1:].flatten()))
+        path = gradient_path(exact, task, Batch(ids[:, :-1], ids[:, 1:].flatten()), first_only=True)
         shares = path.blocks[0].shares
         found["around (trained)"] = path.crossed.get(0, 0.0)
         if "V" in shares:
@@ -313,7 +314,8 @@ def passes(before: LanguageModel, model: LanguageModel, task: Objective, corpus:
         named = [_named(record[name], exact.embedding.W_E, ids) for name in ("embed", "L0.resid_post")]
         found["nearest 1 - 0 (causal)"] = 100 * (named[1] - named[0])
     with contextlib.suppress(QkvError):
-        found["L0.q: encodings - matrix (adamw)"] = _moved_q(before, model, ids)
+        require_attention(model.sizes, model.layout)
+        found["L0.q: encodings - matrix (adamw)"] = _moved_q(float64_copy(before), exact, ids, record["L0.x"])
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
@@ -323,10 +325,11 @@ def _named(vectors: Tensor, table: Tensor, ids: Tensor) -> float:
     return float(((vectors @ rows.T).argmax(-1) == ids).double().mean())
 
 
-def _moved_q(before: LanguageModel, after: LanguageModel, ids: Tensor) -> float:
-    """The share of the encodings in the change of `L0.q` minus that of the matrix, the mean over texts [text, pos]."""
-    shares = []
-    for text in ids:
-        product = next(change for change in what_moved(before, after, text[None]) if change.address == "L0.q")
-        shares.append(product.shares["encodings"] - product.shares["matrix"])
-    return float(np.mean(shares))
+def _moved_q(before: LanguageModel, after: LanguageModel, ids: Tensor, x: Tensor) -> float:
+    """The share of the encodings in the change of `L0.q` minus that of the matrix, the mean over texts [text, pos]; `x`
+    is `L0.x` of `after`.
+    """
+    with torch.no_grad():
+        was = before.forward_recorded(ids)[1]["L0.x"]
+    shares = [change.shares for change in first_queries_moved(before, after, (was, x))]
+    return float(np.mean([share["encodings"] - share["matrix"] for share in shares]))

@@ -44,13 +44,14 @@ def embeddings(evidence: Evidence) -> Answer | None:
         figures |= {"largest drift of a row never met": rows.largest_unseen}
     if rows.with_count is not None:
         figures |= {"rank correlation of drift and count": rows.with_count}
+    unexplained = rows.largest_unseen and not _is_tied(evidence) and not evidence.weight_decay  # no text asked for it
     return answer(
         sentence=sentence,
         more=tuple(line for line in more if line),
         numbers=figures,
         null=control,
         address=example or table,
-        weight=0.95 if _unexplained(evidence, rows) else 0.45 + 0.3 * far,
+        weight=0.95 if unexplained else 0.45 + 0.3 * far,
     )
 
 
@@ -162,11 +163,6 @@ def _is_tied(evidence: Evidence) -> bool:
     """Whether the table of tokens is also the output matrix."""
     table = evidence.telemetry.token_table()
     return any(row.address == table and "W_U" in (row.tied_to or "") for row in evidence.telemetry.addresses())
-
-
-def _unexplained(evidence: Evidence, rows: RowSummary) -> bool:
-    """Whether a row moved that no text asked for, without tying and without weight decay."""
-    return bool(rows.largest_unseen) and not _is_tied(evidence) and not evidence.weight_decay
 
 
 def _by_count(rows: RowSummary) -> str:

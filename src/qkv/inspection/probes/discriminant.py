@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qkv.data.baseline.linear import log_softmax
 from qkv.randomness import generator
 
 RIDGE = 1e-4
@@ -121,20 +122,14 @@ def _trust(scores: np.ndarray, log_prior: np.ndarray, truth: np.ndarray) -> floa
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        p = _softmax(log_prior + middle * scores)
+        p = np.exp(log_softmax(log_prior + middle * scores))
         rows = np.arange(len(truth))
         slope = float(((p * scores).sum(1) - scores[rows, truth]).mean())
         low, high = (low, middle) if slope > 0 else (middle, high)
     return high if low > 0 else 0.0
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    odds = np.exp(logits - logits.max(1, keepdims=True))
-    return odds / odds.sum(1, keepdims=True)
-
-
 def _cost(logits: np.ndarray, truth: np.ndarray, log_prior: np.ndarray, doubt: float) -> float:
     """Mean nats of the true classes, of which the share `doubt` is left to guessing."""
-    above = logits - logits.max(1, keepdims=True)
-    told_of = above[np.arange(len(truth)), truth] - np.log(np.exp(above).sum(1))
+    told_of = log_softmax(logits)[np.arange(len(truth)), truth]
     return float(-np.logaddexp(np.log1p(-doubt) + told_of, np.log(doubt) + log_prior[truth]).mean())
