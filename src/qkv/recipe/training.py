@@ -57,7 +57,7 @@ from qkv.training.distributed.shards import check_shard
 from qkv.training.precision import Machine, check_compiler, check_device, is_slower_natively
 from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, StepRecord
 from qkv.training.schedules import decay_start, lr_scale
-from qkv.training.waiting import slowdown
+from qkv.training.waiting import slowdown, watching_cores
 from qkv.words import many, percent, plural
 
 Told = StepRecord | EvaluationRecord | Event
@@ -411,7 +411,7 @@ class _Session:
                     f" ({outcome.best_loss:.4f} nats): the best weights are those of {config.from_run}."
                 )
             background = background or BackgroundBaselines(*counted)
-            with _afterwards(folder):
+            with _afterwards(folder), watching_cores(config.machine.threads):
                 compares = self._has_null and outcome.stopped_because != "diverged"
                 null = train_null(parts, outcome, folder, store, self.ranks) if compares else {}
                 if "missing" in null:
