@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -161,9 +162,12 @@ def test_grey_of_16_bits_keeps_its_shades(tmp_path):
     shades = np.linspace(0, 65535, 48).astype(np.uint16).reshape(6, 8)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        for i, ending in enumerate(("png", "tiff", "pgm", "png", "png")):
+        for i, ending in enumerate(("png", "tiff", "png", "png")):
             Pillow.fromarray(shades + np.uint16(i) % 2).save(tmp_path / name / f"{i}.{ending}")
-    Pillow.fromarray(shades).save(tmp_path / "a" / "0.png", transparency=int(shades[5, 7]))
+        (tmp_path / name / "4.pgm").write_bytes(b"P5 8 6 65535\n" + shades.astype(">u2").tobytes())
+    png, chunk = (tmp_path / "a" / "0.png").read_bytes(), b"tRNS" + struct.pack(">H", shades[5, 7])
+    clear = struct.pack(">I", 2) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    (tmp_path / "a" / "0.png").write_bytes(png[:33] + clear + png[33:])  # after the head, 33 bytes long
     images = load_images(str(tmp_path))
     expected = np.round(shades / 257).astype(np.uint8)
     clear = expected.copy()

@@ -34,6 +34,7 @@ def own_module():
     path = files("qkv.interop").joinpath("standalone", "modeling_qkv.py")
     specification = importlib.util.spec_from_file_location("modeling_qkv", str(path))
     module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module  # as any import does; transformers 5.0 looks there
     specification.loader.exec_module(module)
     return module
 
