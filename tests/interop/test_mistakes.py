@@ -189,6 +189,12 @@ def test_rotary_settings_that_a_file_says_twice_must_agree(theirs, tmp_path):
     refused(folder, "partial_rotary_factor", "expected a number")
 
 
+def test_a_note_that_versions_before_5_of_transformers_keep_of_their_attention_is_read_over(folder):
+    config = read_checkpoint(folder).config
+    change_config(folder, _attn_implementation_autoset=True)
+    assert read_checkpoint(folder).config == config
+
+
 def test_a_live_model_of_such_a_file_is_watched(theirs):
     """`qkv.watch` reads the configuration by the same map."""
     from qkv.interop.mirror import mirror_of

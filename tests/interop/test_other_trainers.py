@@ -41,7 +41,10 @@ def live(ours, tmp_path):
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").train()
     corpus = ours.corpus()
     windows = train_window(corpus.train, N_CTX, ours.config.seed, np.arange(STEPS * BATCH))
-    return model, [{"input_ids": ids, "labels": ids} for ids in torch.from_numpy(windows)]
+    ids = torch.from_numpy(windows)
+    labels = ids.clone()
+    labels[:, 0] = -100  # no token comes before it; transformers 5.0 counts it among those predicted all the same
+    return model, [{"input_ids": i, "labels": j} for i, j in zip(ids, labels, strict=True)]
 
 
 def adamw(model, ours):

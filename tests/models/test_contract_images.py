@@ -241,6 +241,15 @@ VIT = {
     "mlp.b_out": "fc2.bias",
 }
 """Ours -> theirs: how the last two parts of a name of `transformers` read, whatever the modules around are called."""
+OLDER_VIT = {
+    "attention.attention.query": "q_proj",
+    "attention.attention.key": "k_proj",
+    "attention.attention.value": "v_proj",
+    "attention.output.dense": "o_proj",
+    "intermediate.dense": "fc1",
+    "output.dense": "fc2",
+}
+"""The names of transformers 5.0 -> those of later versions; in this order, as one ends like another."""
 
 
 def test_logits_and_gradients_equal_those_of_transformers_on_random_weights():
@@ -255,6 +264,8 @@ def test_logits_and_gradients_equal_those_of_transformers_on_random_weights():
     for parameter in theirs.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3 + 0.05
     weights = dict(theirs.named_parameters())
+    for old, new in OLDER_VIT.items():
+        weights = {name.replace(old, new): value for name, value in weights.items()}
     sizes = Sizes(d_vocab=0, d_model=16, n_layers=2, n_heads=2, n_ctx=0, d_mlp=40)
     patches = Patches(height=8, width=8, channels=3, patch=4)
     layout = LAYOUTS["learned, class token"]

@@ -251,7 +251,7 @@ def test_sinks_are_those_of_gpt_oss():
         for shape in ((2, 4, 7, 6), (2, 2, 7, 6), (2, 2, 7, 6), (4,))
     )
     theirs = SimpleNamespace(sinks=sinks, num_key_value_groups=2, training=False)
-    future = torch.full((7, 7), -torch.inf, dtype=torch.float64).triu(1)
+    future = torch.full((1, 1, 7, 7), -torch.inf, dtype=torch.float64).triu(1)
     z, pattern = eager_attention_forward(theirs, q, k, v, future, scaling=0.4)
     own, _, own_pattern = attend_explicit(q, k, v, Visible(True, None), 0.4, sinks=sinks)
     torch.testing.assert_close(own, z.transpose(1, 2), rtol=0, atol=CLOSE)

@@ -66,8 +66,7 @@ def write_onnx(
     except ImportError:
         raise MissingExtra(f"--format onnx needs other libraries; type: {install('exits')}") from None
     check_export(out)
-    names = input_names(config)
-    given, shapes = _examples(config, names)
+    given, shapes = _examples(config, names := input_names(config))
     was_training = model.training
     log, level = logging.getLogger("torch.onnx"), logging.getLogger("torch.onnx").level
     log.setLevel(logging.ERROR)  # it warns of a library for images that nothing here needs
@@ -75,6 +74,7 @@ def write_onnx(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(_Exported(model).eval(), given, dynamic_shapes={"given": shapes})
+            program._guards_code = []  # a window's are no code for torch 2.9, and a graph has none
             graph = torch.onnx.export(program, input_names=names, output_names=["logits"], dynamo=True, verbose=False)
     finally:
         model.train(was_training)
