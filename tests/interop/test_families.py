@@ -406,7 +406,10 @@ def test_every_refusal_of_a_whole_configuration_says_what_is_missing(tmp_path):
     ],
 )
 def test_a_refusal_names_the_ingredient(model_type, ingredient, tmp_path):
-    config = transformers.AutoConfig.for_model(model_type).to_dict()
+    try:
+        config = transformers.AutoConfig.for_model(model_type).to_dict()
+    except ValueError:  # in some versions RAG has no configuration without its parts
+        config = {"question_encoder": {}, "generator": {}}
     assert ingredient in refusal(model_type, config, tmp_path)
 
 
