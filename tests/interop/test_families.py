@@ -409,7 +409,7 @@ def test_a_refusal_names_the_ingredient(model_type, ingredient, tmp_path):
     try:
         config = transformers.AutoConfig.for_model(model_type).to_dict()
     except ValueError:  # in some versions RAG has no configuration without its parts
-        config = {"question_encoder": {}, "generator": {}}
+        config = {"question_encoder": {"model_type": "dpr"}, "generator": {"model_type": "bart"}}
     assert ingredient in refusal(model_type, config, tmp_path)
 
 
