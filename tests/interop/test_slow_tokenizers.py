@@ -129,9 +129,16 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
+@pytest.mark.filterwarnings("ignore:Deprecated in 0.9.0")  # of tokenizers, to transformers 5.8
 def test_ids_are_those_of_transformers(name, tmp_path):
     place = folder(tmp_path, *SAME[name])
-    theirs, ours = transformers.AutoTokenizer.from_pretrained(place), load_tokenizer(place, rows=10**6)
+    try:
+        theirs = transformers.AutoTokenizer.from_pretrained(place)
+    except ValueError as error:
+        if "RoBERTa" in name and "values to unpack" in str(error):
+            pytest.skip("transformers 5.8 cannot read the two files of RoBERTa's tokenizer")
+        raise
+    ours = load_tokenizer(place, rows=10**6)
     ours.framed = True
     assert len(theirs) == ours.d_vocab
     for text in texts(500):
