@@ -108,7 +108,7 @@ class Block(nn.Module):
         def see(site: str, x: Tensor) -> Tensor:
             return hook(f"{self.name}.{site}", x) if hook else x
 
-        def add(x: Tensor | None, site: str, out: Tensor) -> Tensor:
+        def add(x: "Tensor | None", site: str, out: Tensor) -> Tensor:  # quoted: torch 2.9 compiles no A | B
             """x + dropout(out); dropout(out) alone where x is None, as in a layout without skip connections."""
             return joined(x if self.skip else None, drop, f"{self.name}.{site}", out)
 

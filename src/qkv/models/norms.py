@@ -78,4 +78,4 @@ def make_norm(layout: Layout, d: int) -> nn.Module:
 
 def apply_norm(norm: nn.Module, x: Float[Tensor, "*batch d"], *, plain: bool) -> Float[Tensor, "*batch d"]:
     """`norm(x)`, by its formula where `plain`."""
-    return norm.plain(x) if plain and isinstance(norm, RMSNorm | LayerNorm) else norm(x)
+    return norm.plain(x) if plain and isinstance(norm, (RMSNorm, LayerNorm)) else norm(x)
