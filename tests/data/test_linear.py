@@ -6,7 +6,7 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from qkv.data.baseline.linear import STRENGTH, WORDS, Linear, balanced, fit_linear, of_columns, read_linear
+from qkv.data.baseline.linear import STRENGTH, WORDS, Linear, Vectors, balanced, fit_linear, of_columns, read_linear
 from qkv.randomness import generator
 
 STEMS = "good fine bad poor film plot cast it's Größe naïve don't a".split()
@@ -29,6 +29,21 @@ def theirs() -> tuple[csr_matrix, csr_matrix]:
     runs = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, min_df=2)
     train = hstack([each.fit_transform(texts("train")) for each in (words, runs)]).tocsr()
     return train, hstack([each.transform(texts("other")) for each in (words, runs)]).tocsr()
+
+
+@pytest.mark.parametrize("n_out", [1, 3])
+@pytest.mark.parametrize("lengths", [[3, 0, 2, 0], [0, 0], []], ids=["some", "empty rows", "no rows"])
+def test_products_are_those_of_dense_rows_without_a_word(n_out, lengths, recwarn) -> None:
+    draws, n = generator("tests", "products"), sum(lengths)
+    starts = np.cumsum([0, *lengths])
+    columns = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(k) * 2 for k in lengths)])
+    sparse = Vectors(starts=starts, columns=columns, values=draws.standard_normal(n))
+    dense = np.zeros((len(lengths), 6))
+    dense[np.repeat(np.arange(len(lengths)), lengths), columns] = sparse.values
+    table, across = draws.standard_normal((6, n_out)), draws.standard_normal((len(lengths), n_out))
+    np.testing.assert_allclose(sparse.times(table), dense @ table, rtol=1e-14)
+    np.testing.assert_allclose(sparse.turned(6).times(across), dense.T @ across, rtol=1e-14)
+    assert not recwarn.list
 
 
 def test_vectors_are_those_of_scikit_learn_but_for_the_orderof_columns(fitted, theirs) -> None:

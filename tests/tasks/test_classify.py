@@ -84,6 +84,11 @@ def test_evaluation_has_loss_accuracy_and_wilsons_interval(model, data: Examples
     assert found.n_windows == found.n_targets == len(data.val)
 
 
+def test_time_is_kept_for_the_linear_model_by_the_characters_that_it_counts(data: Examples) -> None:
+    n = sum(len(data.train.texts[i]) for i in data.counted)
+    assert Classify().baselines_seconds(data, None) == pytest.approx(5.5e-6 * n) and n > 100
+
+
 def test_wilsons_interval_is_that_of_scipy() -> None:
     from scipy import stats
 

@@ -159,6 +159,10 @@ class Classify(Task[Examples, TextClassifier]):
             summary=accuracy, nats=nats, facts=nats | {"accuracy": accuracy, "note": found.note}, note=found.note
         )
 
+    def baselines_seconds(self, data: Examples, cache: Path | None) -> float:
+        """By the characters that the linear model counts: 5 to 6 s for a million (SST-2's phrases, two EPYC cores)."""
+        return 5.5e-6 * sum(len(data.train.texts[i]) for i in data.counted.tolist())
+
     # batches and losses
 
     def train_batch(self, corpus: Examples, sizes: Sizes, seed: int, step: int, examples: np.ndarray) -> Batch:

@@ -12,7 +12,6 @@ import zlib
 import numpy as np
 
 from qkv.views.report.bundle import static_text
-from qkv.views.report.packed import Packed
 from qkv.views.sections.heads import AttentionText
 
 SIDE, GAP, LEFT, TOP = 120, 14, 34, 46
@@ -48,18 +47,15 @@ def attention_svg(text: AttentionText) -> str:
 
 def patterns_of(text: AttentionText) -> np.ndarray:
     """[layer, head, row, column] at the last step; what the mask hides is NaN."""
-    stored = _unpacked(text.patterns)[-1]
+    packed = text.patterns
+    stored = np.frombuffer(base64.b64decode(packed.data), packed.dtype).reshape(packed.shape)[-1].astype(np.float64)
+    stored *= packed.scale
     if not text.causal or text.tile:
         return stored
     n = len(text.tokens)
     full = np.full((*stored.shape[:2], n, n), np.nan)
     full[:, :, *np.tril_indices(n)] = stored
     return full
-
-
-def _unpacked(packed: Packed) -> np.ndarray:
-    stored = np.frombuffer(base64.b64decode(packed.data), packed.dtype).reshape(packed.shape)
-    return stored.astype(np.float64) * packed.scale
 
 
 def _xml(text: str) -> str:

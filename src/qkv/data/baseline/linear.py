@@ -11,6 +11,7 @@ classes share one vector of weights. N-grams are known by 64-bit hashes, so that
 
 import hashlib
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +20,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from qkv.randomness import generator
 
@@ -54,9 +54,10 @@ class Vectors:
 
     def times(self, weights: np.ndarray) -> np.ndarray:
         """The rows times a matrix [n_features, n_out]: float64 [n, n_out]."""
-        columns, starts, values = map(torch.from_numpy, (self.columns, self.starts[:-1], self.values))
-        table = torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float64))
-        return F.embedding_bag(columns, table, starts, mode="sum", per_sample_weights=values).numpy()
+        starts, columns, values = map(torch.from_numpy, (self.starts, self.columns, self.values))
+        with warnings.catch_warnings(action="ignore"):  # torch calls its sparse tensors new
+            rows = torch.sparse_csr_tensor(starts, columns, values, (len(self.starts) - 1, len(weights)))
+        return (rows @ torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float64))).numpy()
 
     def turned(self, n_features: int) -> "Vectors":
         """The transposed matrix, a row for each feature."""
