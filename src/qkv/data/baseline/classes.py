@@ -34,7 +34,7 @@ class ClassBaselines(NamedTuple):
 
 
 def labelled_baselines(data: Examples) -> ClassBaselines:
-    """Of texts; a few seconds for 100,000 short ones. A pure function of the data, fit for a thread."""
+    """Of texts; the time is that of `Examples.linear`. A pure function of the data, fit for a thread."""
     train, val, n_classes = data.train, data.val, len(data.classes)
     majority = _majority(train.classes, val.classes, n_classes)
     logs = np.maximum(log_softmax(data.linear[0].logits(val.read)), _LEAST)
