@@ -31,10 +31,10 @@ from qkv.words import COUNTED
 _WRONG_IF = "Written down before training, as what would prove us wrong (see *expected* in the table of every effect):"
 
 
-def answer_text(verdict: JsonMapping, picture: str = "", others: Sequence[str] = ()) -> str:
+def answer_text(verdict: JsonMapping, picture: str = "", others: Sequence[str] = (), sizes: Sequence[str] = ()) -> str:
     """The answer of a verdict as Markdown: the answer, a `picture`, the math, how sure we are and what would change it.
 
-    others: lines for the end of `how sure we are`.
+    others: lines for the end of `how sure we are`; sizes: lines about other sizes, after the picture.
     """
     verdict = as_shown(verdict)
     begun = gate(verdict["baseline"])
@@ -43,6 +43,7 @@ def answer_text(verdict: JsonMapping, picture: str = "", others: Sequence[str] =
     lines += [f"**{answer}** {verdict.get('brief', '')}".rstrip(), ""]
     lines += [f"![The effects that the answer is about, with their 95% intervals]({picture})", ""] if picture else []
     lines += [verdict["more"], ""] if verdict.get("more") else []
+    lines += sizes
     if math := verdict.get("math"):
         lines += ["## The math", "", *(f"- {line}" for line in math), ""]
     lines += ["## How sure we are, and for which models", "", kind_of_run(verdict), ""]

@@ -47,6 +47,15 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.request import OPTIONS
 from qkv.studies.engine.archive import ARCHIVE
 from qkv.studies.engine.assembly import preset_of
+from qkv.studies.ladder.result import (
+    CELL_COLUMNS,
+    cell_cells,
+    counting_sentence,
+    further_sentences,
+    predicted_sentence,
+    published_sentences,
+    trend_sentence,
+)
 from qkv.studies.question import Ask, Question
 from qkv.studies.questions import questions
 from qkv.studies.verdict.outcome import OUTCOMES
@@ -54,6 +63,7 @@ from qkv.studies.verdict.sentences import judged_again
 from qkv.tasks.evaluation import wilson
 from qkv.training.config import OptimizerConfig
 from qkv.views.report.playground import playground
+from qkv.views.study.ladder import ladder_svg
 from qkv.views.study.section import answer_cells
 from qkv.words import percent
 
@@ -409,7 +419,7 @@ def _short(verdict: dict[str, Any]) -> list[str]:
 
 def _results() -> list[dict[str, Any]]:
     """Every kept result by the rule of today."""
-    names = sorted(path.stem for path in (HERE / "answers" / "results").glob("*.json"))
+    names = sorted(path.stem for path in (HERE / "answers" / "results").glob("*.json") if "ladder" not in path.stem)
     return [found for found in map(_result, names) if found]
 
 
@@ -567,7 +577,7 @@ def answer_page(question: Question) -> str:
     (name, first), *others = found.items()
     also = _in_two_recipes(question.name)
     also += [line for other, verdict in others for line in (_other_run(question, other, verdict, first), "")]
-    lines += [answer_text(first, f"{name}.svg" if answer_svg(first) else "", also)]
+    lines += [answer_text(first, f"{name}.svg" if answer_svg(first) else "", also, _over_sizes(question.name))]
     lines += _on_new_texts() if question.name == "default-recipe" else []
     lines += ["## Everything else", ""]
     lines += [f"Your own text: `qkv study {question.name} TEXT`. What is measured:", ""]
@@ -619,6 +629,52 @@ def _in_two_recipes(name: str) -> list[str]:
         *lines,
         "",
     ]
+
+
+def _over_sizes(name: str) -> list[str]:
+    """What the kept ladder of a question says, with its picture and table; empty where none is kept."""
+    found = _ladder(name)
+    if found is None:
+        return []
+    table = [CELL_COLUMNS, ["---"] * len(CELL_COLUMNS), *(cell_cells(row, found) for row in found["cells"])]
+    return [
+        "## Only at this size?",
+        "",
+        f"**{trend_sentence(found)}** {counting_sentence(found)} {predicted_sentence(found)}",
+        "",
+        f"![The effect against the number of weights, with its trend]({name}-ladder.svg)",
+        "",
+        f"The effect is the {found['of']}. {found['condition']} {' '.join(published_sentences(found))}".rstrip(),
+        "",
+        '<details markdown="1"><summary>Every size, rates and cost</summary>',
+        "",
+        *("| " + " | ".join(cells) + " |" for cells in table),
+        "",
+        *(f"- {words}" for words in further_sentences(found)),
+        f"- {found['software']}; text sha256 `{found['source']['sha256'][:16]}`. Again: `qkv study {name} TEXT --ladder"
+        f" --minutes {found['minutes']['budget']:g}`.",
+        "",
+        "</details>",
+        "",
+    ]
+
+
+def _ladder(name: str) -> dict[str, Any] | None:
+    """The kept ladder of a question; None where there is none."""
+    path = HERE / "answers" / "results" / f"{name}-ladder.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _ladders() -> dict[str, dict[str, Any]]:
+    """The kept ladders by question."""
+    return {name: found for name in questions() if (found := _ladder(name))}
+
+
+def kept_ladders() -> str:
+    """Of the kept ladders, what `qkv.inspection.answers.ladders` reads."""
+    parts = ("study", "of", "effect_unit", "verdict", "condition", "last", "lines")
+    told = {name: {part: found[part] for part in parts} for name, found in _ladders().items()}
+    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
 
 
 def _on_new_texts() -> list[str]:
@@ -725,6 +781,7 @@ def _answer_pages() -> dict[str, Callable[[], str]]:
     pages |= {f"answers/{name}.md": partial(answer_page, question) for name, question in questions().items()}
     kept = {each: [name for name in _result_names(each) if _result(name)] for each in questions()}
     drawn = {names[0]: answer_svg(_result(names[0])) for names in kept.values() if names}
+    drawn |= {f"{name}-ladder": ladder_svg(found) for name, found in _ladders().items()}
     return pages | {f"answers/{name}.svg": partial(str, svg) for name, svg in drawn.items() if svg}
 
 
@@ -758,6 +815,7 @@ PAGES |= _answer_pages()
 PAGES["playground/index.html"] = playground
 PAGES["../README.md"] = readme
 PAGES["../src/qkv/inspection/answers/kept_answers.json"] = kept_answers
+PAGES["../src/qkv/inspection/answers/kept_ladders.json"] = kept_ladders
 
 
 def stale() -> list[str]:

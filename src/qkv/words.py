@@ -166,6 +166,14 @@ def some(words: Sequence[str], most: int = 12) -> str:
 # sizes and times
 
 
+def in_words(n: float) -> str:
+    """A large number in two digits: 60 thousand, 1.2 million."""
+    power, unit = next(
+        pair for pair in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1, "")) if n >= pair[0]
+    )
+    return f"{float(f'{n / power:.2g}'):g} {unit}".strip()
+
+
 def megabytes(n_bytes: float) -> str:
     """`1.5 MB`, of a million bytes each."""
     return f"{n_bytes / 1e6:.1f} MB"

@@ -23,7 +23,7 @@ class Answer:
 
     key: str
     """One word: embeddings, matrices, ledger, heads, loss, over-fitting, order, frozen, samples, events, trouble,
-    agreement, watch, import, succession."""
+    agreement, ladders, watch, import, succession."""
     question: str
     sentence: str
     brief: str = ""

@@ -15,6 +15,7 @@ from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.inspection.answers.events import events
 from qkv.inspection.answers.heads import heads
 from qkv.inspection.answers.imported import imported
+from qkv.inspection.answers.ladders import ladders
 from qkv.inspection.answers.ledger import ledger
 from qkv.inspection.answers.loss import loss, over_fitting, samples, trouble, watch
 from qkv.inspection.answers.matrices import frozen, matrices, order
@@ -38,6 +39,7 @@ QUESTIONS: tuple[Callable[[Evidence], Answer | None], ...] = (
     order,
     frozen,
     agreement,
+    ladders,
     watch,
 )
 """Of equal weight, in this order. A new question is one function and one place here."""

@@ -13,13 +13,15 @@ from qkv.studies.question import Question
 from qkv.studies.verdict.sentences import two_digits
 from qkv.studies.verdict.statistics import interval
 from qkv.studies.verdict.wording import unit_words
-from qkv.words import EN_DASH, listed, many
+from qkv.words import EN_DASH, in_words, listed, many
 
 FORMAT = 1
 FAR = 124e6
 """Weights of the model that the line is extended to: those of GPT-2 small."""
 _NEAR_RATE = 0.01
 """Nats per token that count as a third of the margin where that is not in nats."""
+_POINTS = 25
+"""Sizes at which a line is kept with the interval of an effect there."""
 _USUAL = 20.0
 """Tokens per weight that the prediction far outside is of, where the ladder has them."""
 
@@ -42,7 +44,8 @@ def result_of(question: Question, climb: Climb, plan: JsonMapping, spent: float)
         "source": {"name": design.source_name, "sha256": design.source_sha256}, "software": design.software,
         "recipe": sorted({arm.optimizer for arm in design.arms}), "expected": None, "otherwise": [],
         "predictions": _judged(climb), "rates": _rates(climb), "left_out": plan["left_out"],
-        "minutes": {"predicted": plan["predicted_minutes"], "this_call": round(spent, 2), "workers": plan["workers"],
+        "minutes": {"budget": plan["minutes"], "predicted": plan["predicted_minutes"], "workers": plan["workers"],
+                    "this_call": round(spent, 2),
                     "trained": round(sum(row["seconds"] for row in climb.folder.trainings) / 60, 2)},
         "trainings": len(climb.folder.trainings), "published": [vars(one) for one in question.ladder.published],
         "not_reached": [cell["name"] for cell in cells if cell["effect"] is None], **_trend(trend, lines),
@@ -75,10 +78,11 @@ def _trend(trend: Trend | None, lines: Sequence[float]) -> JsonObject:
         return {"verdict": "cannot tell", "lines": [], **dict.fromkeys(names)}
     slope, (first, last) = trend.slope(), (10**end for end in trend.ends)
     line = _USUAL if _USUAL in lines else lines[-1]
-    far = trend.predicted(FAR, line).to_json()
+    far, sizes = trend.predicted(FAR, line).to_json(), np.geomspace(first, FAR, _POINTS).round().tolist()
     drawn = [
         {"tokens_per_weight": one, "first": trend.at(first, one).to_json(), "last": trend.at(last, one).to_json(),
-         "far": trend.predicted(FAR, one).to_json()}
+         "far": trend.predicted(FAR, one).to_json(),
+         "curve": [{"weights": size, **trend.predicted(size, one).to_json()} for size in sizes]}
         for one in lines
     ]  # fmt: skip
     return {
@@ -132,14 +136,6 @@ _SAID = {
 }
 
 
-def weights_words(n: float) -> str:
-    """60 thousand, 1.2 million."""
-    power, unit = next(
-        pair for pair in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1, "")) if n >= pair[0]
-    )
-    return f"{float(f'{n / power:.2g}'):g} {unit}".strip()
-
-
 def _bounds(row: JsonMapping | Figure, unit: str) -> str:
     figures = row.to_json() if isinstance(row, Figure) else row
     low, high = (two_digits(figures[end], unit) for end in ("low", "high"))
@@ -170,8 +166,8 @@ def trend_sentence(found: JsonMapping) -> str:
     same = found["verdict"] == "does not depend on size"
     within = f" (change within ±{found['margin']:g} {unit_words(unit)})" * same
     return (
-        f"{said}{within}: {two_digits(first['value'], unit)} {unit_words(unit)} at {weights_words(first['weights'])}"
-        f" weights and {two_digits(last['value'], unit)} at {weights_words(last['weights'])}. Ten times as many weights"
+        f"{said}{within}: {two_digits(first['value'], unit)} {unit_words(unit)} at {in_words(first['weights'])}"
+        f" weights and {two_digits(last['value'], unit)} at {in_words(last['weights'])}. Ten times as many weights"
         f" change it by {two_digits(found['effect'], unit)} (95% interval {_bounds(found, unit)})."
     )
 
@@ -206,10 +202,10 @@ def further_sentences(found: JsonMapping) -> list[str]:
             f" interval {_bounds(far, unit)}, if it stays a line)."
         )
         if crossing := found["crossing"]:
-            last = weights_words(crossing["high"]) if crossing["high"] else "more than can be said"
+            last = in_words(crossing["high"]) if crossing["high"] else "more than can be said"
             said.append(
-                f"The line crosses the margin of {found['margin']:g} at about {weights_words(crossing['value'])}"
-                f" weights (95% interval {weights_words(crossing['low'])} to {last})."
+                f"The line crosses the margin of {found['margin']:g} at about {in_words(crossing['value'])}"
+                f" weights (95% interval {in_words(crossing['low'])} to {last})."
             )
         else:
             said.append(f"The line crosses the margin of {found['margin']:g} nowhere near these sizes.")
@@ -241,7 +237,7 @@ def published_sentences(found: JsonMapping) -> list[str]:
     """What others found at other sizes, as their sources have it, and what differs there."""
     return [
         f"Published, {two_digits(row['effect'], row['unit'])} {unit_words(row['unit'])} at"
-        f" {weights_words(row['weights'])} weights: {row['source']}. What differs: {row['differs']}."
+        f" {in_words(row['weights'])} weights: {row['source']}. What differs: {row['differs']}."
         for row in found["published"]
     ]
 
