@@ -419,7 +419,7 @@ def _short(verdict: dict[str, Any]) -> list[str]:
 
 def _results() -> list[dict[str, Any]]:
     """Every kept result by the rule of today."""
-    names = sorted(path.stem for path in (HERE / "answers" / "results").glob("*.json") if "ladder" not in path.stem)
+    names = sorted(path.stem for path in (HERE / "answers" / "results").glob("*.json"))
     return [found for found in map(_result, names) if found]
 
 
@@ -640,7 +640,7 @@ def _over_sizes(name: str) -> list[str]:
     return [
         "## Only at this size?",
         "",
-        f"**{trend_sentence(found)}** {counting_sentence(found)} {predicted_sentence(found)}",
+        f"{trend_sentence(found)} {counting_sentence(found)} {predicted_sentence(found)}".rstrip(),
         "",
         f"![The effect against the number of weights, with its trend]({name}-ladder.svg)",
         "",
@@ -651,8 +651,8 @@ def _over_sizes(name: str) -> list[str]:
         *("| " + " | ".join(cells) + " |" for cells in table),
         "",
         *(f"- {words}" for words in further_sentences(found)),
-        f"- {found['software']}; text sha256 `{found['source']['sha256'][:16]}`. Again: `qkv study {name} TEXT --ladder"
-        f" --minutes {found['minutes']['budget']:g}`.",
+        f"- {found['software']}; text sha256 `{found['source']['sha256'][:16]}`."
+        f" [Its log](ladders/{name}.jsonl.bz2) has a row for every training. To repeat it: `qkv study {name} TEXT --ladder --minutes {found['minutes']['budget']:g}`.",
         "",
         "</details>",
         "",
@@ -661,7 +661,7 @@ def _over_sizes(name: str) -> list[str]:
 
 def _ladder(name: str) -> dict[str, Any] | None:
     """The kept ladder of a question; None where there is none."""
-    path = HERE / "answers" / "results" / f"{name}-ladder.json"
+    path = HERE / "answers" / "ladders" / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
