@@ -652,7 +652,8 @@ def _over_sizes(name: str) -> list[str]:
         "",
         *(f"- {words}" for words in further_sentences(found)),
         f"- {found['software']}; text sha256 `{found['source']['sha256'][:16]}`."
-        f" [Its log](ladders/{name}.jsonl.bz2) has a row for every training. To repeat it: `qkv study {name} TEXT --ladder --minutes {found['minutes']['budget']:g}`.",
+        f" [Its log](ladders/{name}.jsonl.bz2) has a row for every training.",
+        f"- To repeat it: `qkv study {name} TEXT --ladder --minutes {found['minutes']['budget']:g}`.",
         "",
         "</details>",
         "",
