@@ -4,6 +4,7 @@ cli.md       the options of every command, from the parsers themselves
 settings.md  every setting of config.toml, with its default and its sentence
 matrices.md  every kind of matrix, activation, circuit, group and op of the change language
 families.md  every family of checkpoints that is read, and what others need
+finding.md   a written finding, from its template and the kept results
 install.md   how qkv and its extras are installed, from `qkv.installing` and pyproject.toml
 playground   one file from its modules and those of the report, see src/qkv/views/report/playground.py
 answers/     what studies found, from the result files in answers/results
@@ -59,7 +60,7 @@ from qkv.studies.ladder.result import (
 from qkv.studies.question import Ask, Question
 from qkv.studies.questions import questions
 from qkv.studies.verdict.outcome import OUTCOMES
-from qkv.studies.verdict.sentences import judged_again
+from qkv.studies.verdict.sentences import judged_again, two_digits
 from qkv.tasks.evaluation import wilson
 from qkv.training.config import OptimizerConfig
 from qkv.views.report.playground import playground
@@ -507,6 +508,29 @@ def _in_short(answer: str, verdict: dict[str, Any]) -> str:
     return re.sub(r"\{(.+?):([^:{}]*)\}", lambda found: format(values[found[1]], found[2]), answer)
 
 
+def finding() -> str:
+    """The written finding: its template with every number taken from the kept results."""
+    text = (HERE / "finding.template").read_text(encoding="utf-8")
+    text = text.replace("{expectations}", _expectations()).replace("{knowledge}", _knowledge())
+    return re.sub(r"\{([a-z-]+)( arm)?: ([^{}]+)\}", lambda found: _in_finding(*found.groups()), text)
+
+
+def _in_finding(study: str, arm: str | None, name: str) -> str:
+    """An effect with its interval, the loss of an arm or of the best n-gram, of a kept run; or what a ladder says."""
+    if study == "ladder":
+        found = _ladder(name)
+        assert found is not None, f"no ladder of {name} is kept"
+        return f"{trend_sentence(found)} {counting_sentence(found)} {predicted_sentence(found)}".rstrip()
+    kept = _result(f"{study}-full")
+    assert kept is not None, f"{study} has no kept result"
+    if arm or name == "ngram":
+        loss = {one["name"]: one["loss"] for one in kept["arms"]} | {"ngram": kept["baseline"]["ngram"]}
+        return f"{loss[name]:.2f}"
+    (row,) = (row for row in kept["contrasts"] if row["name"] == name)
+    figures = (two_digits(row[end], row["unit"]).removeprefix("+") for end in ("effect", "low", "high"))
+    return "{} ({} to {})".format(*figures)
+
+
 READING = (
     "## How to read the pages",
     "",
@@ -815,6 +839,7 @@ PAGES["families.md"] = families_page
 PAGES |= _answer_pages()
 PAGES["playground/index.html"] = playground
 PAGES["../README.md"] = readme
+PAGES["finding.md"] = finding
 PAGES["../src/qkv/inspection/answers/kept_answers.json"] = kept_answers
 PAGES["../src/qkv/inspection/answers/kept_ladders.json"] = kept_ladders
 

@@ -120,6 +120,9 @@ def metric_name(name: str) -> str:
     return known.get(name, name.replace("_", " "))
 
 
+_UNDECIDED = "neither clearly better nor worse than "
+
+
 def as_good_as(name: str, size: str, low: float, high: float, *, close: float, unit: str) -> str:
     """What is said of `name`, whose figure is `size`, where the 95% interval of the difference, [low, high], holds 0.
 
@@ -128,12 +131,15 @@ def as_good_as(name: str, size: str, low: float, high: float, *, close: float, u
     within = max(abs(low), abs(high))
     if within <= close:
         return f"about as good as {name} ({size}), within \u00b1{number(within)} {unit}"
-    return f"neither clearly better nor worse than {name} ({size}; {signed(low)} to {signed(high)} {unit})"
+    return f"{_UNDECIDED}{name} ({size}; {signed(low)} to {signed(high)} {unit})"
 
 
 def stands(better: Sequence[str], level: Sequence[str], worse: Sequence[str]) -> str:
     """`better than a and b, but worse than c`; `level` holds what `as_good_as` says. Empty where all are."""
     parts = [f"better than {listed(better)}"] if better else []
+    undecided = [words.removeprefix(_UNDECIDED) for words in level if words.startswith(_UNDECIDED)]
+    level = [words for words in level if not words.startswith(_UNDECIDED)]
+    level += [_UNDECIDED + listed(undecided)] if undecided else []
     parts += [f"{'and ' if parts else ''}{words}" for words in level]
     parts += [f"{'but ' if parts else ''}worse than {listed(worse)}"] if worse else []
     return ", ".join(parts)

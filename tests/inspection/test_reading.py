@@ -13,7 +13,7 @@ from qkv.inspection.answers.matrices import _together
 from qkv.inspection.answers.reading import QUESTIONS, read
 from qkv.instruments.ledger import EARNED
 from qkv.telemetry import LEDGER_ARM, NULL_ARM, RUN_ARM, AddressRow, Store
-from qkv.words import percent, signed
+from qkv.words import as_good_as, percent, signed, stands
 
 KEPT = "The weights of step 30 are kept as the best ones."
 FALLING = [(10, 3.0, 3.1), (20, 2.0, 2.1), (30, 1.5, 1.6)]
@@ -548,3 +548,14 @@ def test_rows_of_a_text_that_was_counted_in_part_are_told_of_that_part(made):
 )  # fmt: skip
 def test_a_hundred_percent_is_a_whole_alone(share, words):
     assert percent(share) == words
+
+
+def test_baselines_that_cannot_be_told_apart_share_one_clause():
+    apart = {"close": 0.01, "unit": "nats"}
+    level = [as_good_as(name, "3.2", -0.1, 0.2, **apart) for name in ("the bigram", "xz")]
+    level.insert(1, as_good_as("the unigram", "3.1", -0.001, 0.002, **apart))
+    assert stands(["guessing"], level, ["the best n-gram"]) == (
+        "better than guessing, and about as good as the unigram (3.1), within ±0.0020 nats, and neither clearly better"
+        " nor worse than the bigram (3.2; -0.10 to +0.20 nats) and xz (3.2; -0.10 to +0.20 nats), but worse than the"
+        " best n-gram"
+    )
