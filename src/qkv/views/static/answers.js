@@ -14,7 +14,7 @@ import rows from "./rows.js";
 import samples from "./samples.js";
 
 // [picture, what it is of]
-/** @type {Record<string, [{ render: Function }, string]>} */
+/** @type {Record<string, [Function, string]>} */
 const PICTURES = { loss: [ladder, "loss"], embeddings: [rows, "rows"], matrices: [moved, "map"], ledger: [ledger, "ledger"], order: [order, "map"], samples: [samples, "samples"] };
 
 // Said better by the picture beside it than by a sentence that repeats it.
@@ -65,7 +65,7 @@ function build({ model, el, off }) {
     const [shown, key] = PICTURES[answer.key] ?? [];
     article.append(picture); // in the page before it is drawn: charts take their width from it
     if (shown) {
-      off.add(shown.render({ model, el: picture }));
+      off.add(shown({ model, el: picture }));
       off.add(asOf(model, picture, [key]));
     }
     const isDrawn = picture.querySelector("figure, .sample") !== null;
@@ -79,6 +79,4 @@ function build({ model, el, off }) {
   }
 }
 
-const render = view(build, { redrawOn: ["answers"] });
-
-export default { render };
+export default view(build, { redrawOn: ["answers"] });

@@ -173,6 +173,4 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
   look();
 }
 
-const render = view(build, { needs: (model) => model.get("attention")?.length || (model.get("ask") && model.get("host").can.includes("attention")) });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("attention")?.length || (model.get("ask") && model.get("host").can.includes("attention")) });

@@ -273,6 +273,4 @@ function build(place) {
   look();
 }
 
-const render = view(build, { needs: (model) => model.get("forward") || (model.get("ask") && model.get("host").can.includes("forward")) });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("forward") || (model.get("ask") && model.get("host").can.includes("forward")) });

@@ -283,6 +283,4 @@ function build({ model, el, off, figure, follow, hear, recolour }) {
   off.add(parts);
 }
 
-const render = view(build, { needs: (model) => drawnOf(model).length });
-
-export default { render };
+export default view(build, { needs: (model) => drawnOf(model).length });

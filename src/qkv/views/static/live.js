@@ -133,8 +133,8 @@ async function openFirst(main) {
   const model = createModel({ ...found, host: { kind: "first", can: [] } });
   const [head, section] = [h("header.page-head"), h("section.section", { "data-step": found.as_of }, h("h2", null, "Is it learning?"))];
   main.replaceChildren(head, h("p.missing", { role: "status" }, "Reading the rest of the run …"), section);
-  header.render({ model, el: head });
-  loss.render({ model, el: section });
+  header({ model, el: head });
+  loss({ model, el: section });
 }
 
 async function start() {

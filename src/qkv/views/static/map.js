@@ -137,6 +137,4 @@ function build({ model, el, off, figure, follow, hear, recolour }, found) {
   draw();
 }
 
-const render = view(build, { needs: (model) => model.get("map")?.rows.length && model.get("map") });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("map")?.rows.length && model.get("map") });

@@ -146,6 +146,4 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
   draw();
 }
 
-const render = view(build, { needs: (model) => model.get("matrices") || (model.get("ask") && model.get("host").can.includes("matrix")) });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("matrices") || (model.get("ask") && model.get("host").can.includes("matrix")) });

@@ -125,6 +125,4 @@ function build(place, rows) {
   strips(place, rows);
 }
 
-const render = view(build, { needs: (model) => model.get("rows"), redrawOn: ["rows"] });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("rows"), redrawOn: ["rows"] });

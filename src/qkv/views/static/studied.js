@@ -20,7 +20,7 @@ export function openStudy(main, payload) {
   }
   const section = h("section", { id: "study" });
   main.append(h("p.eyebrow", null, "qkv · study"), h("h1", null, payload.study.asks || payload.study.name), section);
-  off = study.render({ model: createModel(payload), el: section });
+  off = study({ model: createModel(payload), el: section });
   for (const summary of main.querySelectorAll("details > summary")) { // drawn again: what the reader had opened, and where they were
     summary.parentElement.open = opened.includes(titleOf(summary));
     if (titleOf(summary) === at) summary.focus({ preventScroll: true });

@@ -146,6 +146,4 @@ function build({ model, el, figure }) {
     named("facts", [["design", study.design.slice(0, 12)], ["text", study.source], ["computed with", study.software], ["kind", study.quick ? "quick run" : "full run"]].filter(([, value]) => value))), log(study)]);
 }
 
-const render = view(build);
-
-export default { render };
+export default view(build);

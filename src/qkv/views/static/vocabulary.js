@@ -140,6 +140,4 @@ function build(place, section) {
   pointed();
 }
 
-const render = view(build, { needs: (model) => model.get("words"), redrawOn: ["words"] });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("words"), redrawOn: ["words"] });

@@ -265,11 +265,11 @@ export function openWorkbench(main, board, server) {
   const section = (id, title, part) => {
     const el = h("section.section", { id }, h("h2", null, title));
     main.append(el);
-    part.render({ model, el });
+    part({ model, el });
   };
   section("runs", "Runs", list);
-  section("curves", "Curves", { render: curves });
-  section("across", "Across runs", { render: across });
+  section("curves", "Curves", curves);
+  section("across", "Across runs", across);
   if (!server) return undefined;
   const load = loading(model, server.ask);
   main.querySelector("#curves").append(load.told);
