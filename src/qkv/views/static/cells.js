@@ -4,7 +4,7 @@
 // they are from step to step, so a step costs their colours alone, written as bytes: no element and no colour as text.
 
 import { d3 } from "./vendor.js";
-import { h, together } from "./dom.js";
+import { h } from "./dom.js";
 import { lookUp } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
 
@@ -90,8 +90,7 @@ function surface(canvas, placed, width, height) {
 // rows: [{ label, cells: [{ column, part, parts, across, address }] }]; columns: [{ label, role, weight }]. A cell that
 // goes `across` belongs to no column and is as wide as all.
 // `arranged(columns)` is told where the columns stand whenever that changes.
-export function cells({ label, rowHeight, tell, pick, leave, arranged }) {
-  const off = together();
+export function cells(off, { label, rowHeight, tell, pick, leave, arranged }) {
   const canvas = h("canvas", { "aria-hidden": "true" });
   const cursor = h("span.cursor", { hidden: true });
   const marks = h("span.cell-marks");
@@ -150,7 +149,7 @@ export function cells({ label, rowHeight, tell, pick, leave, arranged }) {
   off.add(() => observer.disconnect());
   off.add(onTheme(() => drawing && recolour()));
   return {
-    el, canvas, off,
+    el, canvas,
     // What stands there, and its first values: [cell], row by row.
     show(next) {
       ({ rows, columns, scale, values } = next);

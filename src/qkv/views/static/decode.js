@@ -1,6 +1,8 @@
 // @ts-check
 // Packed arrays (views/report/packed.py: Packed) back to numbers.
 
+import { d3 } from "./vendor.js";
+
 const KINDS = { float32: Float32Array, uint8: Uint8Array, int32: Int32Array };
 const seen = new WeakMap();
 
@@ -79,12 +81,6 @@ export function unpack(packed) {
   return array;
 }
 
-export function largest(values) {
-  let top = 0;
-  for (const value of values) if (Math.abs(value) > top) top = Math.abs(value);
-  return top;
-}
-
 // { site, layer, head } of a head's address (`L2.H3.W_Q`, `dec.L0.cross.H1.QK`), null for any other; `site` as in AttentionText.
 export function headAt(address) {
   const found = address?.match(/^(?:(enc|dec)\.)?L(\d+)\.(cross\.)?H(\d+)\./);
@@ -95,8 +91,4 @@ export function headAt(address) {
 export const wholeOf = (address) => address.replace(/\.(?:H|KV)\d+\./, ".");
 
 // Index of the last recorded step that is not after `step`; 0 where all are after it.
-export function stepIndex(steps, step) {
-  let index = 0;
-  for (let i = 0; i < steps.length; i++) if (steps[i] <= step) index = i;
-  return index;
-}
+export const stepIndex = (steps, step) => Math.max(0, d3.bisectRight(steps, step) - 1);

@@ -72,7 +72,7 @@ function given(off, answer, colours) {
 
 // Singular values: [[label, values, now]].
 function spectrum(off, el, address, lines) {
-  const frame = figure(el, { title: `Spectrum of ${address}`, caption: "Singular values, largest first: how much the matrix stretches its strongest directions." });
+  const frame = figure(el, { title: `Spectrum of ${address}`, caption: "Singular values, largest first: how much the matrix stretches its strongest directions." }, off);
   chart(frame, (width, colours) => {
     const points = lines.flatMap(([label, values, now]) => [...values].map((value, i) => ({ label, now, rank: i + 1, value })));
     return plot(colours, `singular values of ${address}, largest ${number(lines.at(-1)[1][0])}`, {
@@ -83,7 +83,6 @@ function spectrum(off, el, address, lines) {
         d3.groups(points, (p) => p.label).map(([label, own], i, all) => Plot.text(own.slice(-1), { x: "rank", y: "value", text: () => label, dx: 7, dy: all.length < 2 ? 0 : own[0].now ? -7 : 8, textAnchor: "start", fill: own[0].now ? colours.accent : colours.soft }))],
     });
   });
-  off.add(frame.off);
 }
 
 function carriedSpectrum(off, el, model, item) {
@@ -97,7 +96,7 @@ function carriedSpectrum(off, el, model, item) {
 
 function build({ model, el, off, ask: may, follow, hear, recolour }) {
   const ask = may("matrix");
-  const parts = together();
+  const parts = together(off);
   const latest = lastOnly();
   const detail = h("div.detail", { id: "matrix" });
   el.append(detail);
@@ -137,7 +136,6 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     }
   }
   follow(["step", "matrices"], atMostEvery(200, draw)); // weights and a spectrum are too much for every frame of a drag
-  off.add(parts);
   recolour(() => {
     drawn = "";
     draw();

@@ -27,7 +27,7 @@ import play_section from "./play_section.js";
 import measures from "./measures.js";
 import slider from "./slider.js";
 import table from "./table.js";
-import { VERSION } from "./version.js";
+import { reads } from "./version.js";
 import tour from "./tour.js";
 import vocabulary from "./vocabulary.js";
 import words from "./words.js";
@@ -150,11 +150,7 @@ function navigation(shown, model) {
 // -> the model, or null for a payload of another version. `ask` is null where nothing can be computed; `numbers` is a
 // promise that the arrays of the payload are there.
 export function openPage(main, payload, ask = null, numbers = null) {
-  main.replaceChildren();
-  if (payload.version !== VERSION) {
-    main.append(h("p.missing", null, `This page reads payload version ${VERSION}; the data is version ${payload.version}. Write the report again with the qkv that made it.`));
-    return null;
-  }
+  if (!reads(main, payload)) return null;
   const steps = allSteps(payload);
   const first = payload.map?.rows.find((row) => row.kind === "W_Q") ?? payload.map?.rows[0];
   const model = createModel({ ...payload, ask, steps, step: steps[steps.length - 1] ?? 0, section: "", address: first?.address ?? payload.matrices?.items[0]?.address ?? null });

@@ -4,7 +4,7 @@
 import { h } from "./dom.js";
 import { createModel } from "./model.js";
 import study from "./study.js";
-import { VERSION } from "./version.js";
+import { reads } from "./version.js";
 
 let off = () => {};
 
@@ -13,11 +13,7 @@ export function openStudy(main, payload) {
   const opened = [...main.querySelectorAll("details[open] > summary")].map(titleOf);
   const [at, place] = [document.activeElement?.matches("summary") && titleOf(document.activeElement), scrollY];
   off();
-  main.replaceChildren();
-  if (payload.version !== VERSION) {
-    main.append(h("p.missing", null, `This page reads payload version ${VERSION}; the data is version ${payload.version}. Write the page again with the qkv that made it.`));
-    return;
-  }
+  if (!reads(main, payload)) return;
   const section = h("section", { id: "study" });
   main.append(h("p.eyebrow", null, "qkv · study"), h("h1", null, payload.study.asks || payload.study.name), section);
   off = study({ model: createModel(payload), el: section });

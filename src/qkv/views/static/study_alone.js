@@ -4,7 +4,4 @@
 import { show } from "./carried.js";
 import { openStudy } from "./studied.js";
 
-show(async (main, payload, numbers) => {
-  await numbers;
-  openStudy(main, payload);
-});
+show(openStudy);
