@@ -26,7 +26,7 @@ from qkv.tasks import PredictOptions
 from qkv.tasks.image import EXHIBITS
 from qkv.tasks.translate import Translate
 from qkv.telemetry import Telemetry
-from qkv.views.report.packed import Packed
+from qkv.views.report.packed import pack
 from qkv.views.sections.heads import PATTERN_BYTES, AttentionText, Picture, attention_text, longest_in
 from qkv.views.sections.samples import SampleNote
 from qkv.views.viewer import LONGEST_TEXT, Viewer, Words
@@ -252,7 +252,7 @@ def picture_of(viewer: Viewer, image: Words, label: str = "") -> Picture:
     said = f"classified as {config.classes[top]} with probability {percent(float(chances[top]))}"
     said += f" at step {viewer.last_step():,}"
     return Picture(
-        pixels=_bytes(image.ids[0].numpy().transpose(1, 2, 0)),
+        pixels=pack(image.ids[0].numpy().transpose(1, 2, 0).astype("u1")),
         grid=config.patches.grid,
         frame=_frame(config.patches),
         before=int(config.layout.pool == "class"),
@@ -267,9 +267,3 @@ def _frame(cut: Patches) -> tuple[float, float, float, float]:
     before = (cut.patch - cut.step) / 2
     x, y = (before - left) / cut.width, (before - top) / cut.height
     return x, y, x + columns * cut.step / cut.width, y + rows * cut.step / cut.height
-
-
-def _bytes(pixels: np.ndarray) -> Packed:
-    """uint8 numbers as they are."""
-    data = base64.b64encode(np.ascontiguousarray(pixels, "u1").tobytes()).decode("ascii")
-    return Packed(dtype="uint8", shape=tuple(pixels.shape), data=data, digits=3)

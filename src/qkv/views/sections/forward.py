@@ -362,11 +362,11 @@ def backward(viewer: Viewer, text: str, step: int | None, changes: Sequence[str]
     one = one_text(find_task(config.task), viewer.as_read(words), config.model.sizes, text)
     found = one_step(viewer.model(step, changes), find_task(config.task), one, vocabulary=viewer.tokenizer.readable)
     first = found.path.blocks[0]
-    return Backward(
+    return payload(
+        Backward,
+        found,
         step=viewer.nearest(step),
         tokens=tuple(one.tokens),
-        loss=found.loss,
-        rate=found.rate,
         reached=pack(first.total[0].norm(dim=-1).numpy()),
         paths=tuple(
             PathShare(address=parts.address, shares={path: _finite(share) for path, share in parts.shares.items()})

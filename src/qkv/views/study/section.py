@@ -175,7 +175,6 @@ def study_section(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> Stu
         name=verdict["study"],
         answers=tuple(row["name"] for row in answering(verdict)),
         figures=(ANSWER_COLUMNS, *map(answer_cells, answering(verdict))),
-        math=tuple(verdict.get("math", ())),
         counting=counting_words(verdict),
         effects=tuple(
             _effect(row, axis, expected_cell(row, verdict))
@@ -185,8 +184,6 @@ def study_section(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> Stu
             _arm(arm, reported[arm["name"]], of, yardstick(verdict, arm))
             for arm, of in zip(verdict["arms"], _of(verdict["arms"]), strict=True)
         ),
-        not_reached=tuple(verdict["not_reached"]),
-        notes=tuple(verdict["notes"]),
         told=tuple(expectations(verdict)),
         designs=_designs(rows, (*verdict["earlier_designs"], verdict["seeds"])),
         source=f"{verdict['source']['name']}, sha256 {verdict['source']['sha256'][:16]}",
@@ -355,11 +352,9 @@ def _arm(arm: JsonMapping, runs: Sequence[JsonMapping], of: str, known: str) -> 
         StudyArm,
         arm,
         known=known,
-        frozen=tuple(arm["frozen"]),
         low=low,
         high=high,
         n=len(arm["losses"]),
-        rates=tuple(arm["rates"]),
         steps=steps,
         mean=mean,
         lows=lows,
