@@ -57,7 +57,9 @@ def test_every_view_is_a_function_and_that_of_a_notebook_a_module_with_render():
     assert len(views) >= 12
     for name in views:
         found = re.search(r"^export default (.*)$", static_text(name), re.MULTILINE)
-        wanted = r"\{ render \};" if name == "widget.js" else r"function render\(\{ model, el \}\) \{|view\(build\b.*\);"
+        wanted = (
+            r"\{ render \};" if name == "widget.js" else r"function render\(\{ model, el \}\) \{|view\(build\b.*\);"
+        )
         assert found and re.fullmatch(wanted, found[1]), name
 
 

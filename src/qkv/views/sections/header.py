@@ -22,6 +22,7 @@ class RunFacts:
     """What one token is, in the singular: character, byte, word or token."""
     n_parameters: int | None
     n_tokens: int | None
+    """Of the training up to the last update, repeats included."""
     n_steps: int | None
     train_seconds: float | None
     machine: str
@@ -69,11 +70,6 @@ def head_facts(settings: JsonMapping, manifest: JsonMapping, kind: str, d_vocab:
         size = f", {d_vocab:,} different" if d_vocab else ""
         facts.append(Fact(label="tokenizer", value=f"{kind}{size}"))
     return facts
-
-
-def tokens_seen(telemetry: Telemetry | None) -> int | None:
-    """Training tokens up to the last update, repeats included."""
-    return telemetry.tokens_seen(RUN_ARM) if telemetry else None
 
 
 def seconds(telemetry: Telemetry | None, manifest: JsonMapping) -> float | None:
