@@ -61,11 +61,8 @@ class Question:
         """From what came over the wire. Raises UserError for another shape or type."""
         if not isinstance(given, Mapping):
             raise UserError("a question is a JSON object")
-        values: JsonObject = {}
-        for field in dataclasses.fields(cls):
-            if field.name not in given or given[field.name] is None:
-                continue
-            values[field.name] = _checked(field.name, given[field.name])
+        names = [field.name for field in dataclasses.fields(cls) if given.get(field.name) is not None]
+        values: JsonObject = {name: _checked(name, given[name]) for name in names}
         return cls(**values)
 
 

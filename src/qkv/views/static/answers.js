@@ -43,18 +43,13 @@ function behind(answer) {
     answer.null ? h("p.small", null, h("b", null, "Compare. "), answer.null) : null);
 }
 
-// Every question and its answer, a line each.
-function inShort(model, answers) {
-  return named("in-short", answers.map((answer) => [wayTo(model, `answer-${answer.key}`, answer.question), answer.brief || answer.sentence]));
-}
-
 const EARLY = new Set(["loss", "order", "samples"]); // drawn from words alone
 
 function build({ model, el, off }) {
   const later = model.get("later") ?? ((_, draw) => draw());
   const toSection = link(model);
   const answers = model.get("answers");
-  if (answers.length > 1) el.append(inShort(model, answers));
+  if (answers.length > 1) el.append(named("in-short", answers.map(({ key, question, brief, sentence }) => [wayTo(model, `answer-${key}`, question), brief || sentence])));
   for (const answer of answers) {
     const article = h("article.answer", { id: `answer-${answer.key}` });
     el.append(article);

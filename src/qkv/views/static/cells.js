@@ -11,12 +11,6 @@ import { onTheme, theme } from "./theme.js";
 const BETWEEN = 7; // pixels between two matrices
 const LINE = 3; // between two rows
 
-// The 256 colours of a scale as pixels.
-function inks(scale, colours) {
-  const map = lookUp(scale, colours);
-  return new Uint32Array(map.buffer);
-}
-
 function ink(colour) {
   const { r, g, b } = d3.rgb(colour);
   return new Uint32Array(new Uint8ClampedArray([r, g, b, 255]).buffer)[0];
@@ -110,7 +104,7 @@ export function cells(off, { label, rowHeight, tell, pick, leave, arranged }) {
   }
   function recolour() {
     const colours = theme(el);
-    [map, empty] = [inks(scale, colours), ink(colours.line)];
+    [map, empty] = [new Uint32Array(lookUp(scale, colours).buffer), ink(colours.line)]; // the 256 colours of the scale as pixels
     fill();
   }
   const fill = () => drawing?.fill(values, scale, map, empty);

@@ -83,8 +83,7 @@ export function raster(off, options) {
   }
   if (now.tell) {
     el.addEventListener("pointermove", (event) => move(...cell(event)));
-    el.addEventListener("pointerleave", () => (point(null), now.leave?.()));
-    el.addEventListener("blur", () => (point(null), now.leave?.()));
+    for (const end of ["pointerleave", "blur"]) el.addEventListener(end, () => (point(null), now.leave?.()));
     el.addEventListener("click", (event) => (move(...cell(event)), now.pick?.(...at)));
     el.addEventListener("keydown", (event) => {
       const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
