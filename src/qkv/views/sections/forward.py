@@ -38,14 +38,11 @@ N_TOP = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ForwardLayer:
-    """Every activation of one layer on one text, float32."""
+class Attended:
+    """One attention of a layer; None where something else mixes. Of cross-attention the keys are the source."""
 
-    layer: int
-    x: Packed
-    """[pos, d_model], as are attn_out, resid_mid, mlp_out and resid_post."""
     q: Packed | None
-    """[head, pos, d_head], as is z; k and v by key/value head. None, as all of it, where something else mixes."""
+    """[head, pos, d_head], as is z; k and v by key/value head."""
     k: Packed | None
     v: Packed | None
     scores: Packed | None
@@ -54,30 +51,26 @@ class ForwardLayer:
     """[head, query_pos, key_pos]; rows sum to 1."""
     z: Packed | None
     attn_out: Packed | None
+    """[pos, d_model]"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForwardLayer(Attended):
+    """Every activation of one layer on one text, float32."""
+
+    layer: int
+    x: Packed
+    """[pos, d_model], as are resid_mid, mlp_out and resid_post."""
     mix_out: Packed | None
     """[pos, d_model]: what stands in attention's place gives (an LSTM, a mean); None where the model attends."""
     resid_mid: Packed | None
     """None where attention and MLP stand side by side."""
     mlp_out: Packed | None
     resid_post: Packed
-    cross: "Cross | None"
+    cross: Attended | None
     """None where no other stack is read."""
     formulas: dict[str, str]
     """Name of an activation -> what it is in this layout; also of some that this layer has not."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cross:
-    """Cross-attention of one layer, as the activations of `ForwardLayer`; k and v by source position, and scores and
-    pattern [head, target_pos, source_pos]."""
-
-    q: Packed
-    k: Packed
-    v: Packed
-    scores: Packed
-    pattern: Packed
-    z: Packed
-    attn_out: Packed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -314,11 +307,11 @@ def _layer(record: dict[str, Tensor], layer: int, stem: str, formulas: dict[str,
 
     x, resid_post = of("x"), of("resid_post")
     assert x is not None and resid_post is not None, "every block has these two"
-    names = ("q", "k", "v", "scores", "pattern", "z", "attn_out")
+    names = [field.name for field in dataclasses.fields(Attended)]
     attention = {name: of(name) for name in names}
     others = {name: of(name) for name in ("mix_out", "resid_mid", "mlp_out")}
-    crossed = {name: made for name in names if (made := of(f"cross.{name}")) is not None}
-    cross = Cross(**crossed) if crossed else None
+    crossed = {name: of(f"cross.{name}") for name in names}
+    cross = Attended(**crossed) if crossed["q"] else None
     return ForwardLayer(layer=layer, x=x, resid_post=resid_post, cross=cross, formulas=formulas, **attention, **others)
 
 

@@ -36,19 +36,11 @@ class MatrixRow:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeasureNote:
+class MeasureNote(MeasureRow):
     """What a measure is: formula, range, source, what it is a property of, what to compare it with (`null`), and a
-    decision that it informs."""
+    decision that it informs; with a short label."""
 
-    name: str
     label: str
-    formula: str
-    range: str
-    source: str
-    property_of: str
-    null: str
-    meaning: str = ""
-    decision: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,10 @@ export function theme(el) {
  *   on: (position: number) => string }} Colours
  */
 
+// Black is read on what is lighter than LIGHT, white on the rest: at 4.5 : 1 at least, even on the middle of a map, where anything
+// softer than these two is less than text needs (WCAG 2.1, 1.4.3).
+const LIGHT = 49.4; // of CIELAB, where both stand out as much
+
 /** @returns {Colours} */
 function colours(read) {
   const stops = (name) => read(name).split(/\s+/);
@@ -41,23 +45,7 @@ function colours(read) {
     ink: read("ink"), soft: read("ink-soft"), faint: read("ink-faint"), line: read("line"), paper: read("paper"),
     panel: read("panel"), accent: read("accent"), mute: read("mute"), font: read("sans"),
     role: Object.fromEntries(ROLES.map((role) => [role, read(`role-${role}`)])),
-    sequential: map("sequential"), diverging: map("diverging"), on: readable(map("sequential")),
-  };
-}
-
-// (position on the sequential map) -> whichever of black and white stands out more on that colour: 4.58 : 1 on the middle
-// grey, where anything softer than these two is less than text needs (WCAG 2.1, 1.4.3: 4.5 : 1).
-function readable(map) {
-  const [ink, paper] = ["#000000", "#ffffff"];
-  const light = (colour) => {
-    const { r, g, b } = d3.rgb(colour);
-    const linear = [r, g, b].map((v) => ((v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
-  };
-  const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-  return (position) => {
-    const under = light(map(Math.min(1, position)));
-    return contrast(under, light(ink)) >= contrast(under, light(paper)) ? ink : paper;
+    sequential: map("sequential"), diverging: map("diverging"), on: (position) => (d3.lab(map("sequential")(Math.min(1, position))).l > LIGHT ? "#000000" : "#ffffff"),
   };
 }
 
