@@ -160,6 +160,6 @@ def _differing(prefix: str, config: "Settings", usual: "Settings", always: Seque
 
 
 def _text(value: object) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

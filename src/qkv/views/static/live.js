@@ -8,7 +8,7 @@ import { ask, listen, payload, purse } from "./server.js";
 import header from "./header.js";
 import loss from "./loss.js";
 import { createModel } from "./model.js";
-import { openStudy } from "./studied.js";
+import { openStudy } from "./study.js";
 
 const LEAST = 1; // seconds between two rounds
 
