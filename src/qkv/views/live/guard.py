@@ -9,9 +9,9 @@ refused before they are read. Pure ASGI, no state.
 import hmac
 import ipaddress
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs
 
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp as App
 from starlette.types import Message, Receive, Scope, Send
@@ -46,8 +46,7 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        status, reason = self._verdict(scope, headers)
+        status, reason = self._verdict(HTTPConnection(scope))
         if status == 303:
             # the token goes into a cookie that scripts cannot read and other sites do not send, and out of the address:
             # that of the page itself, since a path such as //elsewhere would be another site
@@ -58,8 +57,9 @@ class Guard:
         else:
             await self._limited(scope, receive, send)
 
-    def _verdict(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str]:
+    def _verdict(self, asked: HTTPConnection) -> tuple[int, str]:
         """(0, "") for what may pass, else the status and why."""
+        scope, headers = asked.scope, asked.headers
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._hosts is not None and host not in self._hosts:
             return 421, "This server answers to its own address only; open the one that qkv view printed."
@@ -69,19 +69,14 @@ class Guard:
             return 403, "A page from elsewhere may not ask this server."
         if not headers.get("content-length", "0").isdecimal() or int(headers.get("content-length", "0")) > MOST_BYTES:
             return 413, _TOO_LARGE
-        if self._token and not self._holds_token(scope, headers):
-            given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-            if scope["method"] in SAFE and hmac.compare_digest(given.encode(), self._token.encode()):
+        if self._token and not self._is_token(asked.cookies.get(_cookie(scope), "")):
+            if scope["method"] in SAFE and self._is_token(asked.query_params.get("token", "")):
                 return 303, ""
             return 401, "This page needs its token; open the whole address that qkv view printed."
         return 0, ""
 
-    def _holds_token(self, scope: Scope, headers: dict[str, str]) -> bool:
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(_cookie(scope))
-        except CookieError:
-            return False
-        return found is not None and hmac.compare_digest(found.value.encode(), self._token.encode())
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count what arrives: a body without a length is held to the same size."""
@@ -116,7 +111,7 @@ def _cookie(scope: Scope) -> str:
     return f"{COOKIE}-{(scope.get('server') or ('', ''))[1]}"
 
 
-def _is_visit(scope: Scope, headers: dict[str, str]) -> bool:
+def _is_visit(scope: Scope, headers: Headers) -> bool:
     """A person following a link to the page: shown, since it changes nothing and the other page cannot read it."""
     return scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
 

@@ -83,16 +83,13 @@ def attention_on(
     found: list[AttentionText] = []
     for name, text in texts:
         at = () if found else steps
-        if viewer.reads_images:
-            words = viewer.image(Path(text))
-            title = titled(name, words.tokens, words.n_all)
-            found.append(whole(viewer, words, title, steps=at, picture=picture_of(viewer, words)))
-        elif viewer.encodes:
+        if viewer.encodes:
             pair = read_pair(viewer, text, longest)
             found += pair_attention(viewer, pair, titled(name, pair.source_tokens, pair.n_all), steps=at)
-        else:
-            words = viewer.words(text, longest)
-            found.append(whole(viewer, words, titled(name, words.tokens, words.n_all), steps=at))
+            continue
+        words = viewer.image(Path(text)) if viewer.reads_images else viewer.words(text, longest)
+        picture = picture_of(viewer, words) if viewer.reads_images else None
+        found.append(whole(viewer, words, titled(name, words.tokens, words.n_all), steps=at, picture=picture))
     return tuple(found)
 
 

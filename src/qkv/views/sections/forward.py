@@ -362,7 +362,9 @@ def backward(viewer: Viewer, text: str, step: int | None, changes: Sequence[str]
         tokens=tuple(one.tokens),
         reached=pack(first.total[0].norm(dim=-1).numpy()),
         paths=tuple(
-            PathShare(address=parts.address, shares={path: _finite(share) for path, share in parts.shares.items()})
+            PathShare(
+                address=parts.address, shares={p: s if math.isfinite(s) else None for p, s in parts.shares.items()}
+            )
             for parts in found.path.blocks
         ),
         crossed={str(n): share for n, share in found.path.crossed.items()},
@@ -373,10 +375,6 @@ def backward(viewer: Viewer, text: str, step: int | None, changes: Sequence[str]
         first_order=found.descent.first_order,
         actual=found.descent.actual,
     )
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def embed_formula(layout: Layout, sizes: Sizes) -> str:

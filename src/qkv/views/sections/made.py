@@ -63,10 +63,12 @@ def made_section(folder: Path, manifest: JsonMapping, telemetry: Telemetry | Non
         "versions": ", ".join(f"{name} {number}" for name, number in manifest.get("versions", {}).items()),
     }
     events = telemetry.events(RUN_ARM) if telemetry else []
+    # the report itself is left out: it cannot hold its own hash
+    names = [name for name in FINAL_FILES if name != "report.html" and (folder / name).is_file()]
     return Made(
         command=_command(path, _planned(summary, steps)),
         config=_home(path.read_text(encoding="utf-8")) if path.is_file() else "",
-        files=tuple(_files(folder)),
+        files=tuple(FileNote(name=name, sha256=sha256_remembered(folder / name)) for name in names),
         facts=tuple(Fact(label=k, value=_home(str(value))) for k, value in facts.items() if value not in (None, "")),
         events=tuple(Fact(label=f"step {event.step:,}", value=event.sentence) for event in events),
         written_by=f"Written by qkv {__version__}.",
@@ -80,12 +82,6 @@ def _planned(summary: JsonMapping, steps: int | None) -> int | None:
     """
     horizon, made = summary.get("horizon") or 0, summary.get("steps") or 0
     return None if 0 < horizon < made else horizon or made or steps
-
-
-def _files(folder: Path) -> list[FileNote]:
-    """Name and sha256 of what the run consists of, the report itself left out: it cannot hold its own hash."""
-    names = [name for name in FINAL_FILES if name != "report.html" and (folder / name).is_file()]
-    return [FileNote(name=name, sha256=sha256_remembered(folder / name)) for name in names]
 
 
 def _command(config: Path, steps: int | None) -> str:
