@@ -17,6 +17,7 @@ import dataclasses
 import json
 import mimetypes
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -52,18 +53,15 @@ class Page(Follower[Pulse]):
     def __init__(self, folder: Path, beside: Path | None = None) -> None:
         super().__init__(folder, pulse_of)
         self._beside = beside
-        self._desk: tuple[str, Desk | None] = ("", None)
+        self._desk = lru_cache(maxsize=1)(lambda edition: _desk_of(folder) if edition else None)
         self.purse = Purse()
-        self._memory = (("", 0, 0), Memory())
+        self._memory = lru_cache(maxsize=1)(lambda edition: Memory())
         self._threads = torch.get_num_threads()
 
     @property
     def desk(self) -> Desk | None:
         """Who answers about the run that is in the folder now; None where its model cannot be shown a text."""
-        edition = edition_of(self.folder)
-        if edition != self._desk[0]:
-            self._desk = (edition, _desk_of(self.folder) if edition else None)
-        return self._desk[1]
+        return self._desk(edition_of(self.folder))
 
     def as_of(self, path: str) -> Hashable:
         """The payload may be as old as the last validation or snapshot: what changes between them, a page asks for as
@@ -130,10 +128,7 @@ class Page(Follower[Pulse]):
 
     def _remembered(self) -> Memory:
         """What was read of this telemetry before."""
-        edition = _edition(self.folder)
-        if edition != self._memory[0]:
-            self._memory = (edition, Memory())
-        return self._memory[1]
+        return self._memory(_edition(self.folder))
 
 
 def _desk_of(folder: Path) -> Desk | None:
