@@ -177,5 +177,11 @@ export function lastOnly() {
   };
 }
 
+// `make(of)`, made once for each object.
+export function remembered(make) {
+  const known = new WeakMap();
+  return (of) => (known.has(of) ? known : known.set(of, make(of))).get(of);
+}
+
 let lastId = 0;
 export const newId = (stem) => `${stem}-${++lastId}`;

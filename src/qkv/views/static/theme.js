@@ -3,6 +3,7 @@
 // diverging map with a symmetric range for signed values; one sequential map for magnitudes and probabilities.
 
 import { d3 } from "./vendor.js";
+import { remembered } from "./dom.js";
 
 export const ROLES = ["E", "Q", "K", "V", "O", "MLP", "norm"];
 
@@ -57,15 +58,11 @@ export function onTheme(redraw) {
 }
 
 // 256 colours of an interpolator as RGBA bytes, for rasters; made once for each.
-const tables = new WeakMap();
-
-export function table(interpolate) {
-  if (tables.has(interpolate)) return tables.get(interpolate);
+export const table = remembered((interpolate) => {
   const colours = new Uint8ClampedArray(256 * 4);
   for (let i = 0; i < 256; i++) {
     const { r, g, b, opacity } = d3.rgb(interpolate(i / 255));
     colours.set([r, g, b, 255 * opacity], i * 4);
   }
-  tables.set(interpolate, colours);
   return colours;
-}
+});

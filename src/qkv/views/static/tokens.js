@@ -2,7 +2,7 @@
 // The tokens of a text: their names, with those that spell one character together, and the text as buttons, one a token,
 // shaded by what a head reads or by who reads it.
 
-import { add, clear, h } from "./dom.js";
+import { add, clear, h, remembered } from "./dom.js";
 import { token } from "./format.js";
 
 /** @import { Colours } from "./theme.js" */
@@ -39,17 +39,12 @@ export function characters(tokens) {
   return found;
 }
 
-const named = new WeakMap();
-
-/** Each token as a person reads it: part of a character by the character, `😀 2/4`. @param {string[]} tokens @returns {string[]} */
-export function namesOf(tokens) {
-  if (!named.has(tokens)) {
-    const names = tokens.map(token);
-    for (const { from, to, text } of characters(tokens)) for (let i = from; i < to; i++) names[i] = `${token(text)} ${i - from + 1}/${to - from}`;
-    named.set(tokens, names);
-  }
-  return named.get(tokens);
-}
+/** Each token as a person reads it: part of a character by the character, `😀 2/4`. @type {(tokens: string[]) => string[]} */
+export const namesOf = remembered((tokens) => {
+  const names = tokens.map(token);
+  for (const { from, to, text } of characters(tokens)) for (let i = from; i < to; i++) names[i] = `${token(text)} ${i - from + 1}/${to - from}`;
+  return names;
+});
 
 // Whether its first letter belongs to a script that is written from right to left.
 const leftwards = (text) => /^[^\p{L}]*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u.test(text);
