@@ -214,16 +214,13 @@ _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "r
 
 def _static(name: str) -> Response:
     """A file of `static/`; a name is looked up among those that are there and never followed elsewhere."""
-    root = files("qkv.views") / "static"
-    place, parts = root, name.split("/")
-    for part in parts:
-        place = next((item for item in place.iterdir() if item.name == part), None) if place.is_dir() else None
-        if place is None:
-            return PlainTextResponse("there is no such file", status_code=404)
-    if not place.is_file():
+    place = files("qkv.views") / "static"
+    for part in name.split("/"):
+        there = place.iterdir() if place is not None and place.is_dir() else ()
+        place = next((item for item in there if item.name == part), None)
+    if place is None or not place.is_file():
         return PlainTextResponse("there is no such file", status_code=404)
-    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    kind = "text/javascript" if name.endswith(".js") else kind
+    kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or "application/octet-stream"
     return Response(place.read_bytes(), media_type=kind, headers=_HEADERS)
 
 

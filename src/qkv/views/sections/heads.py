@@ -102,12 +102,8 @@ class Looks:
 
 def longest_in(n_heads: int, *, causal: bool) -> int:
     """How many tokens of a text fit the page with `n_heads` heads in all: one byte a number, four thirds as text."""
-    fits = (n for n in range(LONGEST, 1, -1) if _cells(n, causal) * n_heads * 4 / 3 <= PATTERN_BYTES)
-    return next(fits, 2)
-
-
-def _cells(n: int, causal: bool) -> int:
-    return n * (n + 1) // 2 if causal else n * n
+    cells = {n: n * (n + 1) // 2 if causal else n * n for n in range(LONGEST, 1, -1)}
+    return next((n for n in cells if cells[n] * n_heads * 4 / 3 <= PATTERN_BYTES), 2)
 
 
 def attention_text(
