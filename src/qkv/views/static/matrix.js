@@ -8,27 +8,13 @@ import { add, atMostEvery, clear, h, lastOnly, together } from "./dom.js";
 import { number, shape, tick, tickOfSteps, whole } from "./format.js";
 import { stepIndex, unpack, wholeOf } from "./decode.js";
 import { chart, figure, plot } from "./figure.js";
-import { framed } from "./raster.js";
+import { panels } from "./raster.js";
 import { robust } from "./scale.js";
 import { theme } from "./theme.js";
 import { view } from "./view.js";
 
-const REST = "Point at a cell for its weight.";
+const OF_WEIGHTS = { words: "one cell", rest: "Point at a cell for its weight." };
 const headOf = (address) => address.match(/\.(H|KV)(\d+)\./);
-
-// Panels of equal shape on one readout; `parts` are [name, values, scale].
-function panels(off, { address, rows, columns, parts, digits, colours, cellName, overlay = null }) {
-  const readout = h("p.readout", { "aria-live": "polite" }, REST);
-  const style = `aspect-ratio:${Math.min(6, Math.max(0.75, columns / rows))}`;
-  const made = parts.map(([name, values, scale]) =>
-    framed(off, {
-      name, file: `${address}-${name}`, words: "one cell", colours, inside: overlay && h("span.overlay", { style: overlay }),
-      label: `${address}, ${name}`, rows, columns, values, scale, style,
-      tell: (row, column) => (readout.textContent = `${cellName(row, column)}: ` + parts.map(([n, v]) => `${n} ${number(v[row * columns + column], digits)}`).join(", ")),
-      leave: () => (readout.textContent = REST),
-    }));
-  return [h("div.panels", null, made), readout];
-}
 
 // What a report holds of a whole matrix: blocks at the snapshots, and a part that is exact.
 function carried(off, model, item, address, colours) {
@@ -45,7 +31,7 @@ function carried(off, model, item, address, colours) {
   const overlay = share && (item.head_axis ? `left:${share[0]}%;width:${share[1]}%;top:0;bottom:0` : `top:${share[0]}%;height:${share[1]}%;left:0;right:0`);
   const cellName = (row, column) => `rows ${span(row, item.block[0], item.shape[0])}, columns ${span(column, item.block[1], item.shape[1])}`;
   return [h("p.small", null, item.reduction, overlay ? ` Outlined: ${address.split(".").at(-2)}.` : ""),
-    ...panels(off, { address: item.address, rows, columns, parts, digits, colours, cellName, overlay }), exactBlock(off, model, item, colours)];
+    ...panels(off, { ...OF_WEIGHTS, address: item.address, rows, columns, parts, digits, colours, cellName, overlay }), exactBlock(off, model, item, colours)];
 }
 
 function exactBlock(off, model, item, colours) {
@@ -56,7 +42,7 @@ function exactBlock(off, model, item, colours) {
   const step = model.get("matrices").steps.at(-1);
   const parts = [start && step > 0 && ["start", start.values, scale], [`step ${whole(step)}${step < model.get("run").n_steps ? ", the last kept" : ""}`, last.values, scale]].filter(Boolean);
   return h("div.exact", null, h("h4", null, "Weights, one by one"), h("p.small", null, block.chosen),
-    panels(off, { address: "exact weights", rows: block.rows.length, columns: block.columns.length, parts, digits: last.digits, colours, cellName: (row, column) => `${item.address}[${block.rows[row]}, ${block.columns[column]}]` }));
+    panels(off, { ...OF_WEIGHTS, address: "exact weights", rows: block.rows.length, columns: block.columns.length, parts, digits: last.digits, colours, cellName: (row, column) => `${item.address}[${block.rows[row]}, ${block.columns[column]}]` }));
 }
 
 // What Python gave: every weight.
@@ -67,7 +53,7 @@ function given(off, answer, colours) {
   const change = start && Float32Array.from(now.values, (v, i) => v - start.values[i]);
   const parts = [start && [`step ${whole(answer.start_step)}`, start.values, scale], [`step ${whole(answer.step)}`, now.values, scale], change && ["change", change, robust([change], true)]].filter(Boolean);
   return [answer.notes.map((note) => h("p.small", null, note)),
-    ...panels(off, { address: answer.address, rows, columns, parts, digits: now.digits, colours, cellName: (row, column) => `${answer.address}[${row}, ${column}]` })];
+    ...panels(off, { ...OF_WEIGHTS, address: answer.address, rows, columns, parts, digits: now.digits, colours, cellName: (row, column) => `${answer.address}[${row}, ${column}]` })];
 }
 
 // Singular values: [[label, values, now]].
