@@ -41,12 +41,12 @@ const LIGHT = 49.4; // of CIELAB, where both stand out as much
 /** @returns {Colours} */
 function colours(read) {
   const stops = (name) => read(name).split(/\s+/);
-  const map = (name) => d3.piecewise(d3.interpolateLab, stops(name));
+  const [sequential, diverging] = ["sequential", "diverging"].map((name) => d3.piecewise(d3.interpolateLab, stops(name)));
   return {
     ink: read("ink"), soft: read("ink-soft"), faint: read("ink-faint"), line: read("line"), paper: read("paper"),
     panel: read("panel"), accent: read("accent"), mute: read("mute"), font: read("sans"),
     role: Object.fromEntries(ROLES.map((role) => [role, read(`role-${role}`)])),
-    sequential: map("sequential"), diverging: map("diverging"), on: (position) => (d3.lab(map("sequential")(Math.min(1, position))).l > LIGHT ? "#000000" : "#ffffff"),
+    sequential, diverging, on: (position) => (d3.lab(sequential(Math.min(1, position))).l > LIGHT ? "#000000" : "#ffffff"),
   };
 }
 
