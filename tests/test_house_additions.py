@@ -281,9 +281,8 @@ import { h } from "./dom.js";
 import { view } from "./view.js";
 
 const build = ({ el }, weather) => el.append(h("p", null, weather.words));
-const render = view(build, { needs: (model) => model.get("weather") });
 
-export default { render };
+export default view(build, { needs: (model) => model.get("weather") });
 """,
     )
     listed = '  ["weather", "The weather", "Weather", "weather", "While it trained.", [weather]],\n'

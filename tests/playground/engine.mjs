@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 
 const [source] = process.argv.slice(2);
 const from = (name) => import(new URL(`engine/${name}`, source));
-const [{ Transformer }, { OPTIMIZERS }, { start, trained }, { erf, exp, normalProduct }, { hasVectors }, { baselines, kneserNey, rows }, { makeTask }] =
+const [{ Transformer }, { OPTIMIZERS }, { start, trained }, { exp, normalProduct }, { hasVectors }, { baselines, kneserNey, rows }, { makeTask }] =
   await Promise.all(["transformer.js", "optimizer.js", "start.js", "special.js", "linear.js", "baselines.js", "tasks.js"].map(from));
 
 function made({ sizes, wiring, weights, held = {}, rows, vectors = true }) {
@@ -57,6 +57,6 @@ function lines({ task, seed }) {
   return { lines: baselines(made), counted: made.counted().map(plain), validation: plain(made.validation), d_vocab: made.tokens.length };
 }
 
-const ASKED = { lines, gradients, curve, gelu, ngrams, erf: ({ points }) => points.map((x) => erf(x)), exp: ({ points }) => points.map((x) => exp(x)) };
+const ASKED = { lines, gradients, curve, gelu, ngrams, exp: ({ points }) => points.map((x) => exp(x)) };
 const cases = JSON.parse(readFileSync(0, "utf8"));
 process.stdout.write(JSON.stringify(cases.map((asked) => ASKED[asked.ask](asked))));

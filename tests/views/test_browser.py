@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from qkv.telemetry import Telemetry
 from qkv.views.report.report import write_report
-from qkv.views.sections.forward import _Walk
+from qkv.views.sections import forward as forward_section
 
 pytestmark = pytest.mark.browser
 BAD = '</script><img src=x onerror="window.hurt=1"><b>bold</b>'
@@ -163,8 +163,8 @@ def test_a_model_that_sees_both_sides_says_what_stands_at_a_token_and_not_after_
 ):
     said = "#forward .answer-box h3"
     assert look(report).locator(said).text_content().startswith("after ")
-    whole = _Walk.stack
-    monkeypatch.setattr(_Walk, "stack", lambda *given: dataclasses.replace(whole(*given), causal=False))
+    whole = forward_section._stack
+    monkeypatch.setattr(forward_section, "_stack", lambda *given: dataclasses.replace(whole(*given), causal=False))
     page = look(write_report(make().folder, tmp_path / "r.html", texts=["the day and the night"]))
     assert page.locator(said).text_content().startswith("at ")
 

@@ -10,7 +10,7 @@ import pytest
 import qkv
 from qkv.telemetry import RUN_ARM, Store, Telemetry
 from qkv.views.report.page_sections import Sections
-from qkv.views.sections.header import seconds, tokens_seen
+from qkv.views.sections.header import seconds
 from qkv.views.sections.loss import _thin, loss_section
 
 
@@ -46,7 +46,7 @@ def test_a_long_curve_is_thinned_without_reading_all_of_it(tmp_path, missing):
             assert peak < 2e6  # all of it would be 16 MB and more
 
 
-@pytest.mark.parametrize("read", [lambda t: loss_section(t, (), {}), lambda t: seconds(t, {}), tokens_seen])
+@pytest.mark.parametrize("read", [lambda t: loss_section(t, (), {}), lambda t: seconds(t, {}), Telemetry.tokens_seen])
 def test_what_a_page_reads_again_does_not_grow_with_the_updates(tmp_path, read):
     efforts = []
     for n in (4_000, 64_000):

@@ -570,7 +570,7 @@ def test_what_was_read_is_counted_in_tokens_where_a_loss_is_of_texts(live):
       return ["text", "image", "character"].map((unit) => {
         const el = document.createElement("header");
         const values = { run: { unit, n_tokens: 321, facts: [] }, host: { kind: "report" } };
-        header.render({ model: createModel(values), el });
+        header({ model: createModel(values), el });
         const row = [...el.querySelectorAll("dl div")].find((e) => e.textContent.includes("321"));
         return row.querySelector("dt").textContent;
       });
@@ -583,7 +583,7 @@ def test_what_comes_in_is_said_of_what_the_model_reads(live):
       const words = (await import("./static/words.js")).default;
       return ["image", "text", "character"].map((unit) => {
         const el = document.createElement("div");
-        words.render({ model: { get: () => ({ unit, sizes: {} }) }, el });
+        words({ model: { get: () => ({ unit, sizes: {} }) }, el });
         return el.textContent;
       });
     }""")

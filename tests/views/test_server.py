@@ -423,9 +423,9 @@ def test_a_page_shows_the_run_that_is_in_its_folder_now(make):
 def test_a_page_that_is_opened_again_reads_only_news(run_folder):
     page = Page(run_folder.folder)
     first = page.payload()
-    held = dict(page._memory[1]._held)
+    held = dict(page._remembered()._held)
     assert held and page.payload().map == first.map
-    assert page.sections(["map"])["map"] == first.map and page._memory[1]._held.keys() == held.keys()
+    assert page.sections(["map"])["map"] == first.map and page._remembered()._held.keys() == held.keys()
 
 
 def test_tiles_and_lines_of_a_long_text_are_the_whole_patterns(run_folder):

@@ -17,17 +17,20 @@ from qkv.views.sections.heads import AttentionText
 SIDE, GAP, LEFT, TOP = 120, 14, 34, 46
 NARROWEST = 560
 """Pixels that the longest title takes, and the colour bar."""
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Control characters, which XML cannot hold."""
 
 
 def attention_svg(text: AttentionText) -> str:
     """Layers down, heads across, each head's pattern at the text's last step, with a colour bar."""
     width = max(LEFT + text.n_heads * (SIDE + GAP), NARROWEST)
     height = TOP + text.n_layers * (SIDE + GAP) + 44
+    origin = _NOT_XML.sub("\ufffd", text.origin)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="system-ui, sans-serif" font-size="12" fill="#4d4f57">',
         f'<rect width="{width}" height="{height}" fill="#fcfbf8"/>',
-        f'<text x="0" y="16" font-size="14" font-weight="600" fill="#1d1e22">{html.escape(_xml(text.origin))}</text>',
+        f'<text x="0" y="16" font-size="14" font-weight="600" fill="#1d1e22">{html.escape(origin)}</text>',
         f'<text x="0" y="34">step {text.steps[-1]:,}; down: the token that looks, across: the one looked at</text>',
     ]
     values = patterns_of(text)
@@ -56,11 +59,6 @@ def patterns_of(text: AttentionText) -> np.ndarray:
     full = np.full((*stored.shape[:2], n, n), np.nan)
     full[:, :, *np.tril_indices(n)] = stored
     return full
-
-
-def _xml(text: str) -> str:
-    """Without the control characters that XML cannot hold."""
-    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
 def _ramp() -> np.ndarray:

@@ -50,7 +50,7 @@ class AttentionView:
         self._desk = Desk(viewer)
         self.texts: tuple[AttentionText, ...] = self._desk.answer("attention", {"text": text, "step": step}).texts
         """The numbers: tokens, and every head's pattern; of a pair its three attentions, the alignment first."""
-        self._source = text
+        self._source, self._name = text, viewer.folder.resolve().name
 
     @property
     def text(self) -> AttentionText:
@@ -64,14 +64,9 @@ class AttentionView:
 
     def payload(self, can: tuple[str, ...] = ()) -> Alone:
         """What the page or widget is given; `can` names what it may ask."""
-        viewer = self._desk.viewer
         host = Host(kind="notebook" if can else "report", can=can)
-        return Alone(
-            host=host,
-            name=viewer.folder.resolve().name,
-            attention=self.texts,
-            kept=tuple(viewer.steps()) if can else (),
-        )
+        kept = tuple(self._desk.viewer.steps()) if can else ()
+        return Alone(host=host, name=self._name, attention=self.texts, kept=kept)
 
     def html(self) -> str:
         """A self-contained page; it asks the network for nothing.
@@ -82,8 +77,8 @@ class AttentionView:
             raise ConfigError(
                 f"the text has {len(self.text.tokens):,} tokens; a file holds up to 256: shorten it, or use qkv view"
             )
-        name = self._desk.viewer.folder.resolve().name
-        return page_of(self.payload(), "alone.js", title=f"attention of {name} · qkv", description=self.text.origin)
+        title = f"attention of {self._name} · qkv"
+        return page_of(self.payload(), "alone.js", title=title, description=self.text.origin)
 
     def save(self, path: str | Path) -> Path:
         """Write a page (.html) or a picture of all heads (.svg) and give its path.

@@ -6,10 +6,9 @@ on a copy in memory only. A few models are kept, the last used. Everything may b
 
 import copy
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ class Viewer:
         self.folder = self._files.path
         self.config = RunConfig.read(self._files.config)
         self.turn = threading.RLock()
-        self._models: OrderedDict[tuple[str, int, tuple[str, ...]], tuple[Any, tuple[str, ...]]] = OrderedDict()
+        self._kept_models = lru_cache(maxsize=KEPT_MODELS)(self._read)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -111,15 +110,8 @@ class Viewer:
         return self._opened(step, changes)[1]
 
     def _opened(self, step: int | None, changes: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
-        path, written = self.file(step)
-        key = (str(path), written, tuple(changes))
         with self.turn:
-            if key not in self._models:
-                self._models[key] = self._read(path, changes)
-            self._models.move_to_end(key)
-            while len(self._models) > KEPT_MODELS:
-                self._models.popitem(last=False)
-            return self._models[key]
+            return self._kept_models(*self.file(step), tuple(changes))
 
     def reader(self, step: int | None = None, changes: Sequence[str] = ()) -> Any:
         """The part of `model(step, changes)` that reads a text by itself: all of it, or its encoder.
@@ -162,7 +154,7 @@ class Viewer:
         """Every matrix of `model(step, changes)` by address."""
         return Catalogue(self.model(step, changes), self._vocabulary)
 
-    def _read(self, path: Path, changes: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
+    def _read(self, path: Path, _written: int, changes: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
         if not path.is_file():
             raise RunFolderError(f"{self.folder} holds no weights yet; wait for its first checkpoint")
         return opened_model(self.config, path, self._vocabulary, changes)

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from qkv.folder.run_folder import check_place, write_atomically
 from qkv.views.learn.model import LearnedModel, of_run, shipped
-from qkv.views.report.bundle import bundle, libraries, script_safe, static_text
+from qkv.views.report.bundle import bundle, filled, libraries, script_safe
 from qkv.views.report.packed import carried
 from qkv.views.report.playground import POLICY
 
@@ -49,10 +49,12 @@ def page(own: LearnedModel | None = None, answers: str = "") -> str:
     """The whole page as HTML text. `answers` is the folder that links to the pages of studies lead to; none without."""
     model = shipped()
     asked = questions()
-    return static_text("learn.html").format(
-        policy=html.escape(POLICY, quote=False),
+    return filled(
+        "learn.html",
+        ["report.css", "learn.css"],
+        "learn.js",
+        policy=POLICY,
         title=TITLE,
-        style=static_text("report.css") + static_text("learn.css"),
         d_vocab=model.settings["d_vocab"],
         d_model=model.settings["d_model"],
         val_loss=f"{model.val_loss:.2f}",
@@ -66,7 +68,6 @@ def page(own: LearnedModel | None = None, answers: str = "") -> str:
         payload=carried({"shipped": model, "own": own}),
         worker=script_safe(bundle("worker.js")),
         libraries=libraries(),
-        script=script_safe(bundle("learn.js")),
     )
 
 

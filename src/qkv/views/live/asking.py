@@ -19,7 +19,7 @@ from qkv.jsontypes import JsonObject
 from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
 from qkv.views.report.packed import Packed, pack
-from qkv.views.sections.attention import name_of, pair_attention, read_pair, read_source, title_of, titled, whole
+from qkv.views.sections.attention import name_of, pair_attention, read_pair, read_source, titled, whole
 from qkv.views.sections.forward import backward, forward
 from qkv.views.sections.heads import Looks
 from qkv.views.sections.long_text import LONGEST_READ, LongText
@@ -61,11 +61,8 @@ class Question:
         """From what came over the wire. Raises UserError for another shape or type."""
         if not isinstance(given, Mapping):
             raise UserError("a question is a JSON object")
-        values: JsonObject = {}
-        for field in dataclasses.fields(cls):
-            if field.name not in given or given[field.name] is None:
-                continue
-            values[field.name] = _checked(field.name, given[field.name])
+        names = [field.name for field in dataclasses.fields(cls) if given.get(field.name) is not None]
+        values: JsonObject = {name: _checked(name, given[name]) for name in names}
         return cls(**values)
 
 
@@ -133,12 +130,12 @@ def _attention(desk: Desk, question: Question) -> Looks:
     """Every head on a text: all numbers up to 256 tokens, thumbnails of more (of a pair, of its source alone)."""
     viewer = desk.viewer
     words, step = _words(viewer, question.text), viewer.nearest(question.step)
-    title = title_of(name_of(question.text), words)
+    title = titled(name_of(question.text), words.tokens, words.n_all)
     if len(words.tokens) > LONGEST_WHOLE:
         found = (desk.long(question.text, step, question.changes, viewer.file(step)).overview(title),)
     elif viewer.encodes:
         pair = read_pair(viewer, question.text, LONGEST_WHOLE)
-        title = titled(name_of(question.text), len(pair.source_tokens), pair.n_all)
+        title = titled(name_of(question.text), pair.source_tokens, pair.n_all)
         found = pair_attention(viewer, pair, title, steps=[step], changes=question.changes)
     else:
         found = (whole(viewer, words, title, steps=[step], changes=question.changes),)

@@ -8,20 +8,19 @@ refused before they are read. Pure ASGI, no state.
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
-from typing import Any
-from urllib.parse import parse_qs
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp as App
+from starlette.types import Message, Receive, Scope, Send
 
 MOST_BYTES = 200_000
 """Of a request's body: a text of 20,000 characters in any writing system, and room around it."""
+_TOO_LARGE = f"The request is larger than {MOST_BYTES:,} bytes; shorten the text."
 COOKIE = "qkv-token"
 SAFE = ("GET", "HEAD")
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def is_loopback(host: str) -> bool:
@@ -47,17 +46,20 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        status, reason = self._verdict(scope, headers)
+        status, reason = self._verdict(HTTPConnection(scope))
         if status == 303:
-            await _redirect(send, _cookie(scope), self._token)
+            # the token goes into a cookie that scripts cannot read and other sites do not send, and out of the address:
+            # that of the page itself, since a path such as //elsewhere would be another site
+            cookie = f"{_cookie(scope)}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            await Response(status_code=303, headers={"location": "/", "set-cookie": cookie})(scope, receive, send)
         elif status:
-            await _refuse(send, status, reason)
+            await _refused(status, reason)(scope, receive, send)
         else:
             await self._limited(scope, receive, send)
 
-    def _verdict(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str]:
+    def _verdict(self, asked: HTTPConnection) -> tuple[int, str]:
         """(0, "") for what may pass, else the status and why."""
+        scope, headers = asked.scope, asked.headers
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._hosts is not None and host not in self._hosts:
             return 421, "This server answers to its own address only; open the one that qkv view printed."
@@ -66,36 +68,31 @@ class Guard:
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _is_visit(scope, headers):
             return 403, "A page from elsewhere may not ask this server."
         if not headers.get("content-length", "0").isdecimal() or int(headers.get("content-length", "0")) > MOST_BYTES:
-            return 413, f"The request is larger than {MOST_BYTES:,} bytes; shorten the text."
-        if self._token and not self._holds_token(scope, headers):
-            given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-            if scope["method"] in SAFE and hmac.compare_digest(given.encode(), self._token.encode()):
+            return 413, _TOO_LARGE
+        if self._token and not self._is_token(asked.cookies.get(_cookie(scope), "")):
+            if scope["method"] in SAFE and self._is_token(asked.query_params.get("token", "")):
                 return 303, ""
             return 401, "This page needs its token; open the whole address that qkv view printed."
         return 0, ""
 
-    def _holds_token(self, scope: Scope, headers: dict[str, str]) -> bool:
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(_cookie(scope))
-        except CookieError:
-            return False
-        return found is not None and hmac.compare_digest(found.value.encode(), self._token.encode())
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count what arrives: a body without a length is held to the same size."""
         seen, refused, began = 0, False, False
 
-        async def counted() -> MutableMapping[str, Any]:
+        async def counted() -> Message:
             nonlocal seen, refused
             message = await receive()
             seen += len(message.get("body", b""))
             if seen > MOST_BYTES and not began:
                 refused = True
-                await _refuse(send, 413, f"The request is larger than {MOST_BYTES:,} bytes; shorten the text.")
+                await _refused(413, _TOO_LARGE)(scope, receive, send)
                 return {"type": "http.disconnect"}
             return message
 
-        async def guarded(message: MutableMapping[str, Any]) -> None:
+        async def guarded(message: Message) -> None:
             nonlocal began
             if refused:
                 return
@@ -114,22 +111,10 @@ def _cookie(scope: Scope) -> str:
     return f"{COOKIE}-{(scope.get('server') or ('', ''))[1]}"
 
 
-def _is_visit(scope: Scope, headers: dict[str, str]) -> bool:
+def _is_visit(scope: Scope, headers: Headers) -> bool:
     """A person following a link to the page: shown, since it changes nothing and the other page cannot read it."""
     return scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
 
 
-async def _refuse(send: Send, status: int, reason: str) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": reason.encode() + b"\n"})
-
-
-async def _redirect(send: Send, name: str, token: str) -> None:
-    """Put the token into a cookie that scripts cannot read and other sites do not send, and out of the address: that of
-    the page itself, since a path such as //elsewhere would be another site.
-    """
-    cookie = f"{name}={token}; HttpOnly; SameSite=Strict; Path=/"
-    headers = [(b"location", b"/"), (b"set-cookie", cookie.encode())]
-    await send({"type": "http.response.start", "status": 303, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+def _refused(status: int, reason: str) -> Response:
+    return PlainTextResponse(f"{reason}\n", status, {"connection": "close"})

@@ -17,6 +17,7 @@ import dataclasses
 import json
 import mimetypes
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -52,18 +53,15 @@ class Page(Follower[Pulse]):
     def __init__(self, folder: Path, beside: Path | None = None) -> None:
         super().__init__(folder, pulse_of)
         self._beside = beside
-        self._desk: tuple[str, Desk | None] = ("", None)
+        self._desk = lru_cache(maxsize=1)(lambda edition: _desk_of(folder) if edition else None)
         self.purse = Purse()
-        self._memory = (("", 0, 0), Memory())
+        self._memory = lru_cache(maxsize=1)(lambda edition: Memory())
         self._threads = torch.get_num_threads()
 
     @property
     def desk(self) -> Desk | None:
         """Who answers about the run that is in the folder now; None where its model cannot be shown a text."""
-        edition = edition_of(self.folder)
-        if edition != self._desk[0]:
-            self._desk = (edition, _desk_of(self.folder) if edition else None)
-        return self._desk[1]
+        return self._desk(edition_of(self.folder))
 
     def as_of(self, path: str) -> Hashable:
         """The payload may be as old as the last validation or snapshot: what changes between them, a page asks for as
@@ -130,10 +128,7 @@ class Page(Follower[Pulse]):
 
     def _remembered(self) -> Memory:
         """What was read of this telemetry before."""
-        edition = _edition(self.folder)
-        if edition != self._memory[0]:
-            self._memory = (edition, Memory())
-        return self._memory[1]
+        return self._memory(_edition(self.folder))
 
 
 def _desk_of(folder: Path) -> Desk | None:
@@ -219,16 +214,13 @@ _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "r
 
 def _static(name: str) -> Response:
     """A file of `static/`; a name is looked up among those that are there and never followed elsewhere."""
-    root = files("qkv.views") / "static"
-    place, parts = root, name.split("/")
-    for part in parts:
-        place = next((item for item in place.iterdir() if item.name == part), None) if place.is_dir() else None
-        if place is None:
-            return PlainTextResponse("there is no such file", status_code=404)
-    if not place.is_file():
+    place = files("qkv.views") / "static"
+    for part in name.split("/"):
+        there = place.iterdir() if place is not None and place.is_dir() else ()
+        place = next((item for item in there if item.name == part), None)
+    if place is None or not place.is_file():
         return PlainTextResponse("there is no such file", status_code=404)
-    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    kind = "text/javascript" if name.endswith(".js") else kind
+    kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or "application/octet-stream"
     return Response(place.read_bytes(), media_type=kind, headers=_HEADERS)
 
 

@@ -25,15 +25,9 @@ function armFrom(text) {
 
 export function toHash(state) {
   const words = new URLSearchParams({ task: state.task, seed: state.seed, layers: state.layers, a: armText(state.a), b: armText(state.b) });
-  if (state.step) words.set("step", state.step);
-  if (state.lesson) words.set("lesson", state.lesson);
-  if (state.speed !== "full") words.set("speed", state.speed);
-  if (state.token !== null) words.set("token", state.token);
-  if (state.sentence) words.set("sentence", state.sentence);
-  if (state.text !== TEXT && state.packed) words.set("packed", state.packed);
-  const { mode, address } = state.watched;
-  if (mode !== "weights") words.set("show", mode);
-  if (address !== "W_E") words.set("matrix", address);
+  const { step, lesson, speed, token, sentence, watched: { mode, address } } = state;
+  const said = { step, lesson, speed: speed !== "full" && speed, token, sentence, packed: state.text !== TEXT && state.packed, show: mode !== "weights" && mode, matrix: address !== "W_E" && address };
+  for (const [name, value] of Object.entries(said)) if (value) words.set(name, value);
   for (const arm of ["a", "b"]) if (state.watched[arm].some(Boolean)) words.set(`head-${arm}`, `L${state.watched[arm][0]}.H${state.watched[arm][1]}`);
   return `#${words}`;
 }

@@ -6,7 +6,9 @@ export) and refuses any other, so that what runs in the report is what runs as n
 needs no build tool.
 """
 
+import html
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 
 LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
@@ -78,6 +80,13 @@ def _required(match: re.Match[str]) -> str:
 def script_safe(source: str) -> str:
     """Script source that cannot end the `<script>` element that holds it (HTML standard, section 4.12.1.3)."""
     return re.sub(r"<(/script|!--)", r"\\x3c\1", source, flags=re.IGNORECASE)
+
+
+def filled(template: str, styles: Sequence[str], entry: str, *, policy: str, title: str, **more: object) -> str:
+    """A page in one file: a template in `FOLDERS` with its styles and the module `entry`; `more` is put in as it is."""
+    style, script = "".join(map(static_text, styles)), script_safe(bundle(entry))
+    said = {"policy": html.escape(policy, quote=False), "title": html.escape(title)}
+    return static_text(template).format(**said, style=style, script=script, **more)
 
 
 def libraries() -> str:

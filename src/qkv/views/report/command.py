@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from qkv.config import field_paths
+from qkv.config import field_paths, flat
 from qkv.data.config import ImageOptions, LabelledOptions
 from qkv.instruments.schedule import LEVELS
 from qkv.kernels.elementwise import UNMEASURED
@@ -101,7 +101,7 @@ def _options(config: RunConfig, horizon: int) -> list[tuple[str, object]]:
 
 def _of_model(config: RunConfig, preset: Preset) -> _Pairs:
     """Sizes and layout, as far as a law or the person chose them."""
-    sizes = [(f"model.sizes.{name}", value) for name, value in _leaves(config.model.sizes)]
+    sizes = [(f"model.sizes.{name}", value) for name, value in flat(config.model.sizes).items()]
     by_law = ("dropout", *(["tied"] if config.model.kind in preset.one_table else []))
     chosen = [pair for pair in sizes if pair[0] != "model.sizes.d_vocab"]
     chosen += _differing("model.layout", config.model.layout, preset.layout, always=by_law)
@@ -114,7 +114,8 @@ def _of_data(config: RunConfig) -> _Pairs:
     """How the data is read, and images cut."""
     chosen = [(f"data.{name}", value) for name in _OF_DATA if (value := getattr(config.data, name))]
     if find_task(config.task).label_column:
-        chosen += [(f"data.labels.{name}", value) for name, value in _leaves(config.data.labels or LabelledOptions())]
+        labels = flat(config.data.labels or LabelledOptions())
+        chosen += [(f"data.labels.{name}", value) for name, value in labels.items()]
     if config.data.images is not None:
         chosen += _differing("data.images", config.data.images, ImageOptions())
     if config.model.patches is not None:
@@ -127,7 +128,7 @@ def _of_training(config: RunConfig, preset: Preset, horizon: int) -> _Pairs:
     training = dataclasses.replace(type(config.training)(), schedule=preset.schedule(horizon))
     usual = LEVELS.get(config.watch) or LEVELS["light"]
     chosen = [] if config.watch == "off" else _differing("watching", config.watching, usual)
-    laws = ("batch_size", "accumulate", *(path for path, _ in _leaves(config.training.optimizer, "optimizer.")))
+    laws = ("batch_size", "accumulate", *(f"optimizer.{path}" for path in flat(config.training.optimizer)))
     made = _differing("training", config.training, training, always=laws)
     chosen += [pair for pair in made if pair[0] not in _LEFT_TO_OPTIONS]
     return chosen + _differing("ledger", config.ledger, type(config.ledger)())
@@ -152,25 +153,13 @@ def _shortest(path: str) -> str:
     return next((e for e in endings if sum(p == e or p.endswith(f".{e}") for p in paths) == 1), path)
 
 
-def _leaves(config: "Settings", prefix: str = "") -> _Pairs:
-    """Every setting of a dataclass as (dotted path, value)."""
-    found: _Pairs = []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            found += _leaves(value, f"{prefix}{field.name}.")
-        else:
-            found.append((f"{prefix}{field.name}", value))
-    return found
-
-
 def _differing(prefix: str, config: "Settings", usual: "Settings", always: Sequence[str] = ()) -> _Pairs:
     """Settings that are not the usual ones, and those that a law may choose otherwise another time."""
-    pairs, told = zip(_leaves(config), _leaves(usual), strict=True), set(always)
-    return [(f"{prefix}.{p}", value) for (p, value), (_, expected) in pairs if p in told or value != expected]
+    told, expected = set(always), flat(usual)
+    return [(f"{prefix}.{p}", value) for p, value in flat(config).items() if p in told or value != expected.get(p)]
 
 
 def _text(value: object) -> str:
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -11,10 +11,12 @@ import dataclasses
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+
+from qkv.jsontypes import JsonObject
 
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ class Packed:
 
 
 def pack(array: np.ndarray, *, as_bytes: bool = False) -> Packed:
-    """A NumPy array as `Packed`: float32 or int32 as they are, or non-negative values in 256 steps with `as_bytes`.
+    """An array as `Packed`: float32, int32 or uint8 as they are, or non-negative values in 256 steps with `as_bytes`.
 
     Bytes keep two digits: the largest error is max / 510. NaN stays NaN in float32; bytes do not take NaN.
     """
@@ -43,6 +45,8 @@ def pack(array: np.ndarray, *, as_bytes: bool = False) -> Packed:
         assert array.size == 0 or (np.isfinite(top) and float(array.min()) >= 0), "bytes hold finite values from 0 up"
         scale, digits = (top / 255) or 1.0, 2
         stored, name = np.rint(array / scale).astype("u1"), "uint8"
+    elif array.dtype == np.uint8:
+        stored, name, digits = array, "uint8", 3
     elif np.issubdtype(array.dtype, np.integer):
         stored, name, digits = array.astype("<i4"), "int32", 10
     else:
@@ -52,22 +56,31 @@ def pack(array: np.ndarray, *, as_bytes: bool = False) -> Packed:
 
 
 def payload(kind: type[T], of: object, /, **own: object) -> T:
-    """A dataclass `kind` whose fields are those that `of` (an object or a mapping) has by the same name, but for its
-    `own`."""
+    """A dataclass `kind` whose fields are those that `of` (an object or a mapping) has by the same name, arrays packed
+    and lists as tuples, but for its `own`."""
     names = [field.name for field in dataclasses.fields(kind) if field.name not in own]  # type: ignore[arg-type]
-    if isinstance(of, Mapping):
-        return kind(**{name: of[name] for name in names if name in of}, **own)
-    return kind(**{name: getattr(of, name) for name in names if hasattr(of, name)}, **own)
+    there = of if isinstance(of, Mapping) else {name: getattr(of, name) for name in names if hasattr(of, name)}
+    return kind(**{name: _held(there[name]) for name in names if name in there}, **own)
 
 
-def to_json(value: object) -> Any:
-    """Dataclasses, tuples and NumPy scalars as what JSON can hold; a float that is not finite becomes null."""
+def _held(value: object) -> object:
+    if hasattr(value, "numpy") or isinstance(value, np.ndarray):  # a tensor is an array as well
+        return pack(np.asarray(value))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def to_json(value: object, packed: Callable[[Packed], object] | None = None) -> Any:
+    """Dataclasses, tuples and NumPy scalars as what JSON can hold; a float that is not finite becomes null. `packed`
+    says what stands for an array, where that is not its fields.
+    """
+    if packed and isinstance(value, Packed):
+        return packed(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: to_json(getattr(value, field.name), packed) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {str(name): to_json(item) for name, item in value.items()}
+        return {str(name): to_json(item, packed) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
+        return [to_json(item, packed) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -91,31 +104,18 @@ def parted(value: object) -> tuple[object, bytes]:
     Each array stands there as `{"dtype", "shape", "scale", "digits", "at", "bytes"}`; it begins at a multiple of 8, and
     one that occurs twice is there once.
     """
-    blobs: list[bytes] = []
-    return _without_arrays(value, blobs, {}), b"".join(blobs)
+    places: dict[str, int] = {}
+    blobs = bytearray()
 
+    def place(array: Packed) -> JsonObject:
+        data = base64.b64decode(array.data)
+        if array.data not in places:
+            places[array.data] = len(blobs)
+            blobs.extend(data + b"\0" * (-len(data) % 8))
+        about = {name: getattr(array, name) for name in ("dtype", "shape", "scale", "digits")}
+        return {**about, "at": places[array.data], "bytes": len(data)}
 
-def _without_arrays(value: object, blobs: list[bytes], places: dict[str, int]) -> object:
-    if isinstance(value, Packed):
-        data = base64.b64decode(value.data)
-        if value.data not in places:
-            places[value.data] = sum(map(len, blobs))
-            blobs.append(data + b"\0" * (-len(data) % 8))
-        return {
-            "dtype": value.dtype,
-            "shape": value.shape,
-            "scale": value.scale,
-            "digits": value.digits,
-            "at": places[value.data],
-            "bytes": len(data),
-        }
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _without_arrays(getattr(value, f.name), blobs, places) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(name): _without_arrays(item, blobs, places) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_arrays(item, blobs, places) for item in value]
-    return to_json(value)
+    return to_json(value, place), bytes(blobs)
 
 
 def wire(answer: object) -> bytes:

@@ -8,7 +8,7 @@ import functools
 import html
 from typing import TYPE_CHECKING
 
-from qkv.views.report.bundle import LIBRARIES, bundle, libraries, modules_of, script_safe, static_text
+from qkv.views.report.bundle import LIBRARIES, filled, libraries, modules_of, static_text
 from qkv.views.report.packed import carried, embed
 from qkv.views.report.playground import POLICY as PLAYGROUND_POLICY
 from qkv.views.report.playground import playground_template
@@ -60,13 +60,10 @@ def page_of(payload: object, entry: str, *, title: str, description: str, more: 
 
     `more` is a further script element, `policy` what the browser lets the page load.
     """
-    return static_text("page.html").format(
-        policy=html.escape(policy, quote=False),
-        title=html.escape(title),
-        description=html.escape(description),
-        style=static_text("report.css"),
-        payload=carried(payload),
-        more=more,
-        libraries=libraries(),
-        script=script_safe(bundle(entry)),
-    )
+    said = {
+        "description": html.escape(description),
+        "payload": carried(payload),
+        "more": more,
+        "libraries": libraries(),
+    }
+    return filled("page.html", ["report.css"], entry, policy=policy, title=title, **said)

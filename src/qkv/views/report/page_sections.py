@@ -36,7 +36,7 @@ from qkv.views.sections.attention import (
 )
 from qkv.views.sections.forward import LONGEST_CARRIED, ForwardText, forward, forward_image, layers_that_fit
 from qkv.views.sections.grids import GridSection, OtherRun, grid_section
-from qkv.views.sections.header import RunFacts, head_facts, machine_words, seconds, tokens_seen, verdict
+from qkv.views.sections.header import RunFacts, head_facts, machine_words, seconds, verdict
 from qkv.views.sections.heads import LONGEST, AttentionText
 from qkv.views.sections.ledger import LedgerSection, ledger_section
 from qkv.views.sections.loss import LossSection, baselines, loss_section
@@ -134,7 +134,7 @@ class Sections:
     def snapshots(self) -> Snapshots:
         """The weights that were kept."""
         # until a run is finished its model.safetensors is the newest checkpoint
-        return Snapshots(self.folder, self.n_steps if self._is_finished else None)
+        return Snapshots(self.folder, self.n_steps if self.stored.folder.is_finished else None)
 
     @cached_property
     def counts(self) -> np.ndarray | None:
@@ -145,10 +145,6 @@ class Sections:
     def facts(self) -> JsonObject:
         """The facts that telemetry keeps."""
         return self.telemetry.facts() if self.telemetry else {}
-
-    @property
-    def _is_finished(self) -> bool:
-        return self.stored.folder.is_finished
 
     @cached_property
     def n_steps(self) -> int | None:
@@ -309,11 +305,11 @@ class Sections:
                 f"{self.stored.task.asked.format(unit=unit)} of {self.stored.task.reads}",
                 self.n_steps,
                 validated=bool(self.telemetry and self.telemetry.n_evaluations()),
-                finished=self._is_finished,
+                finished=self.stored.folder.is_finished,
             ),
             unit=unit,
             n_parameters=sum(math.prod(shape) for shape in self.snapshots.shapes.values()) or None,
-            n_tokens=tokens_seen(self.telemetry),
+            n_tokens=self.telemetry.tokens_seen() if self.telemetry else None,
             n_steps=self.n_steps,
             train_seconds=seconds(self.telemetry, self.stored.manifest),
             machine=machine_words(self.stored.settings, self.stored.manifest),
@@ -366,7 +362,7 @@ class Sections:
     def _why_no_map(self) -> str:
         if self.telemetry is None and any("telemetry.sqlite" in sentence for sentence in self.damaged):
             return _LOST
-        return _NO_MAP if self._is_finished or self.stored.settings.get("watch") == "off" else _NO_MAP_YET
+        return _NO_MAP if self.stored.folder.is_finished or self.stored.settings.get("watch") == "off" else _NO_MAP_YET
 
     def _example(self) -> int | None:
         """The token whose row is shown first: `the`, where it is one and stands in the text."""

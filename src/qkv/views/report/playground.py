@@ -7,7 +7,7 @@ in it, and a report carries it, without the libraries that the report has alread
 import html
 from typing import TYPE_CHECKING
 
-from qkv.views.report.bundle import bundle, libraries, script_safe, static_text
+from qkv.views.report.bundle import bundle, filled, libraries, script_safe
 from qkv.views.report.packed import embed
 
 if TYPE_CHECKING:
@@ -34,13 +34,7 @@ def playground_template() -> str:
 
 
 def _filled(scripts: str, given: str) -> str:
-    return static_text("playground.html").format(
-        policy=html.escape(POLICY, quote=False),
-        title=html.escape(TITLE),
-        description=html.escape(DESCRIPTION),
-        style=static_text("report.css") + static_text("play.css"),
-        worker=script_safe(bundle("worker.js")),
-        given=given,
-        libraries=scripts,
-        script=script_safe(bundle("play.js")),
-    )
+    more = {"worker": script_safe(bundle("worker.js")), "given": given, "libraries": scripts}
+    about = html.escape(DESCRIPTION)
+    styles = ["report.css", "play.css"]
+    return filled("playground.html", styles, "play.js", policy=POLICY, title=TITLE, description=about, **more)

@@ -26,7 +26,7 @@ from qkv.tasks import PredictOptions
 from qkv.tasks.image import EXHIBITS
 from qkv.tasks.translate import Translate
 from qkv.telemetry import Telemetry
-from qkv.views.report.packed import Packed
+from qkv.views.report.packed import pack
 from qkv.views.sections.heads import PATTERN_BYTES, AttentionText, Picture, attention_text, longest_in
 from qkv.views.sections.samples import SampleNote
 from qkv.views.viewer import LONGEST_TEXT, Viewer, Words
@@ -62,14 +62,9 @@ def name_of(text: str) -> str:
     return f"“{line[:28]}…”" if len(line) > 29 else f"“{line}”"
 
 
-def title_of(name: str, words: Words) -> str:
-    """The name of a text, with what was left out of it."""
-    return titled(name, len(words.tokens), words.n_all)
-
-
-def titled(name: str, n: int, n_all: int) -> str:
-    """The same of a text of which `n` tokens are shown."""
-    return f"{name}, the first {n:,} of {n_all:,} tokens" if n_all > n else name
+def titled(name: str, tokens: Sequence[str], n_all: int) -> str:
+    """The name of a text, with what was left out of it: of `n_all` tokens these are shown."""
+    return f"{name}, the first {len(tokens):,} of {n_all:,} tokens" if n_all > len(tokens) else name
 
 
 def attention_on(
@@ -88,22 +83,24 @@ def attention_on(
     found: list[AttentionText] = []
     for name, text in texts:
         at = () if found else steps
-        if viewer.reads_images:
-            words = viewer.image(Path(text))
-            found.append(whole(viewer, words, title_of(name, words), steps=at, picture=picture_of(viewer, words)))
-        elif viewer.encodes:
+        if viewer.encodes:
             pair = read_pair(viewer, text, longest)
-            found += pair_attention(viewer, pair, titled(name, len(pair.source_tokens), pair.n_all), steps=at)
-        else:
-            words = viewer.words(text, longest)
-            found.append(whole(viewer, words, title_of(name, words), steps=at))
+            found += pair_attention(viewer, pair, titled(name, pair.source_tokens, pair.n_all), steps=at)
+            continue
+        words = viewer.image(Path(text)) if viewer.reads_images else viewer.words(text, longest)
+        picture = picture_of(viewer, words) if viewer.reads_images else None
+        found.append(whole(viewer, words, titled(name, words.tokens, words.n_all), steps=at, picture=picture))
     return tuple(found)
 
 
 def exhibited(viewer: Viewer, exhibits: Sequence[Exhibit], steps: Sequence[int] = ()) -> tuple[AttentionText, ...]:
-    """Every head's pattern on the validation images that a run keeps: the first at `steps`, the others at the last."""
+    """Every head's pattern on the validation images that a run keeps, on as many as a page can hold every number of, at
+    least one: the first at `steps`, the others at the last.
+    """
+    sizes = viewer.config.model.sizes
+    n = max(1, int(PATTERN_BYTES / (sizes.n_layers * sizes.n_heads * sizes.n_ctx**2 * 4 / 3)))
     found: list[AttentionText] = []
-    for exhibit in exhibits[: how_many_fit(viewer)]:
+    for exhibit in exhibits[:n]:
         words = viewer.pixels(exhibit.pixels)
         picture = picture_of(viewer, words, exhibit.label)
         found.append(whole(viewer, words, exhibit.name, steps=() if found else steps, picture=picture))
@@ -161,7 +158,10 @@ def read_pair(viewer: Viewer, text: str, longest: int) -> Pair:
     tokenizer, source = viewer.tokenizer, read_source(viewer, text, longest)
     line, _, target = (line_of(side) for side in text.partition(ARROW))
     longest = min(longest, viewer.config.model.sizes.n_ctx)
-    written = _cut(encode_lines(tokenizer, [target or _translated(viewer, line)])[0], longest, end_of(tokenizer))
+    if not target:
+        with viewer.turn:
+            target = Translate().predict(viewer.model(), tokenizer, [line], PredictOptions(cut=True))[0]
+    written = _cut(encode_lines(tokenizer, [target])[0], longest, end_of(tokenizer))
     inputs = np.insert(written[:-1], 0, start_of(tokenizer))
     return Pair(
         source=source.ids,
@@ -190,11 +190,6 @@ def read_source(viewer: Viewer, text: str, longest: int) -> Words:
 
 def _cut(ids: np.ndarray, longest: int, end: int) -> np.ndarray:
     return ids if len(ids) <= longest else np.append(ids[: longest - 1], end)
-
-
-def _translated(viewer: Viewer, line: str) -> str:
-    with viewer.turn:
-        return Translate().predict(viewer.model(), viewer.tokenizer, [line], PredictOptions(cut=True))[0]
 
 
 def pair_attention(
@@ -236,12 +231,6 @@ def exhibits_of(telemetry: Telemetry | None) -> list[Exhibit]:
     ]
 
 
-def how_many_fit(viewer: Viewer) -> int:
-    """Images of which a page can hold every head's every number; at least one."""
-    sizes = viewer.config.model.sizes
-    return max(1, int(PATTERN_BYTES / (sizes.n_layers * sizes.n_heads * sizes.n_ctx**2 * 4 / 3)))
-
-
 def picture_of(viewer: Viewer, image: Words, label: str = "") -> Picture:
     """The image that some positions are patches of, with what the newest weights take it for; `label` is its class."""
     config = viewer.config.model
@@ -252,7 +241,7 @@ def picture_of(viewer: Viewer, image: Words, label: str = "") -> Picture:
     said = f"classified as {config.classes[top]} with probability {percent(float(chances[top]))}"
     said += f" at step {viewer.last_step():,}"
     return Picture(
-        pixels=_bytes(image.ids[0].numpy().transpose(1, 2, 0)),
+        pixels=pack(image.ids[0].numpy().transpose(1, 2, 0).astype("u1")),
         grid=config.patches.grid,
         frame=_frame(config.patches),
         before=int(config.layout.pool == "class"),
@@ -267,9 +256,3 @@ def _frame(cut: Patches) -> tuple[float, float, float, float]:
     before = (cut.patch - cut.step) / 2
     x, y = (before - left) / cut.width, (before - top) / cut.height
     return x, y, x + columns * cut.step / cut.width, y + rows * cut.step / cut.height
-
-
-def _bytes(pixels: np.ndarray) -> Packed:
-    """uint8 numbers as they are."""
-    data = base64.b64encode(np.ascontiguousarray(pixels, "u1").tobytes()).decode("ascii")
-    return Packed(dtype="uint8", shape=tuple(pixels.shape), data=data, digits=3)

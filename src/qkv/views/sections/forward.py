@@ -9,8 +9,9 @@ what the decoder reads; its `encoder` has the source, and a layer of the decoder
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -37,14 +38,11 @@ N_TOP = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ForwardLayer:
-    """Every activation of one layer on one text, float32."""
+class Attended:
+    """One attention of a layer; None where something else mixes. Of cross-attention the keys are the source."""
 
-    layer: int
-    x: Packed
-    """[pos, d_model], as are attn_out, resid_mid, mlp_out and resid_post."""
     q: Packed | None
-    """[head, pos, d_head], as is z; k and v by key/value head. None, as all of it, where something else mixes."""
+    """[head, pos, d_head], as is z; k and v by key/value head."""
     k: Packed | None
     v: Packed | None
     scores: Packed | None
@@ -53,30 +51,26 @@ class ForwardLayer:
     """[head, query_pos, key_pos]; rows sum to 1."""
     z: Packed | None
     attn_out: Packed | None
+    """[pos, d_model]"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForwardLayer(Attended):
+    """Every activation of one layer on one text, float32."""
+
+    layer: int
+    x: Packed
+    """[pos, d_model], as are resid_mid, mlp_out and resid_post."""
     mix_out: Packed | None
     """[pos, d_model]: what stands in attention's place gives (an LSTM, a mean); None where the model attends."""
     resid_mid: Packed | None
     """None where attention and MLP stand side by side."""
     mlp_out: Packed | None
     resid_post: Packed
-    cross: "Cross | None"
+    cross: Attended | None
     """None where no other stack is read."""
     formulas: dict[str, str]
     """Name of an activation -> what it is in this layout; also of some that this layer has not."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cross:
-    """Cross-attention of one layer, as the activations of `ForwardLayer`; k and v by source position, and scores and
-    pattern [head, target_pos, source_pos]."""
-
-    q: Packed
-    k: Packed
-    v: Packed
-    scores: Packed
-    pattern: Packed
-    z: Packed
-    attn_out: Packed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,14 +177,18 @@ def forward(
 
     Raises UserError for a text that is too short, a layer that is not there, or a change that does not fit.
     """
-    walk = _Walk(viewer, text, step, layers, changes)
+    n_layers = viewer.config.model.sizes.n_layers
+    layers = range(n_layers) if layers is None else layers
+    if any(not 0 <= layer < n_layers for layer in layers):
+        raise UserError(f"there is no layer {max(layers)}; this model has layers 0 to {n_layers - 1}")
+    follow = functools.partial(_stack, viewer, text, step, layers, changes)
     model, config = viewer.model(step, changes), viewer.config.model
     if viewer.encodes:
-        return _pair(walk, model, read_pair(viewer, text, longest))
+        return _pair(viewer, follow, model, read_pair(viewer, text, longest))
     words = viewer.words(text, longest)
     with torch.inference_mode():
         logits, record = model.forward_recorded(words.ids)
-    found = dataclasses.replace(walk.stack(model, record, words.tokens), n_all=words.n_all)
+    found = dataclasses.replace(follow(model, record, words.tokens), n_all=words.n_all)
     if config.classes:
         first = config.layout.pool == "first"
         return _classified(found, logits, config, "the first token" if first else "the mean over tokens")
@@ -204,65 +202,60 @@ def forward_image(viewer: Viewer, image: Words, name: str, picture: Picture, lay
     model = viewer.model()
     with torch.inference_mode():
         logits, record = model.forward_recorded(image.ids)
-    found = _Walk(viewer, name, None, layers, ()).stack(model, record, image.tokens)
+    found = _stack(viewer, name, None, layers, (), model, record, image.tokens)
     pooled = "the class token" if picture.pooled == "class" else "the mean over patches"
     return dataclasses.replace(_classified(found, logits, viewer.config.model, pooled), picture=picture)
 
 
-class _Walk:
-    """What is followed through which weights. Raises UserError for a layer that is not there."""
-
-    def __init__(
-        self, viewer: Viewer, text: str, step: int | None, layers: Sequence[int] | None, changes: Sequence[str]
-    ) -> None:
-        n_layers = viewer.config.model.sizes.n_layers
-        self.layers = range(n_layers) if layers is None else layers
-        if any(not 0 <= layer < n_layers for layer in self.layers):
-            raise UserError(f"there is no layer {max(self.layers)}; this model has layers 0 to {n_layers - 1}")
-        self.viewer, self.text, self.step, self.changes = viewer, text, step, tuple(changes)
-
-    def stack(self, stack: BlockStack, record: dict[str, Tensor], tokens: tuple[str, ...]) -> ForwardText:
-        """The activations of one stack, without an answer."""
-        viewer, scope = self.viewer, stack.scope
-        sizes, layout = viewer.config.model.sizes, viewer.config.model.layout
-        attention = stack.blocks[0].attention  # None where an LSTM or a mean stands in its place
-        scale = float(attention.scale) if attention else None  # type: ignore[union-attr, arg-type]
-        told = {"scale": scale, "causal": stack.causal, "cross": stack.cross}
-        return ForwardText(
-            text=self.text,
-            tokens=tokens,
-            n_all=len(tokens),
-            step=viewer.nearest(self.step),
-            changes=self.changes,
-            changed=viewer.changed(self.step, self.changes),
-            causal=stack.causal,
-            n_layers=sizes.n_layers,
-            n_heads=sizes.n_heads if attention else 0,
-            n_kv_heads=sizes.n_kv_heads if attention else 0,
-            embed=_packed(record[f"{scope}embed"][0]),
-            layers=tuple(
-                _layer(record, layer, f"{scope}L{layer}.", layer_formulas(layout, layer, **told))
-                for layer in self.layers
-            ),
-            formulas={
-                "embed": patch_formula(layout) if viewer.reads_images else embed_formula(layout, sizes),
-                "prediction": last_formula(layout, sizes.n_layers),
-            },
-            notes=tuple(_notes(viewer)),
-            scope=scope,
-        )
+def _stack(
+    viewer: Viewer,
+    text: str,
+    step: int | None,
+    layers: Sequence[int],
+    changes: Sequence[str],
+    stack: BlockStack,
+    record: dict[str, Tensor],
+    tokens: tuple[str, ...],
+) -> ForwardText:
+    """The activations of one stack, without an answer."""
+    scope, sizes, layout = stack.scope, viewer.config.model.sizes, viewer.config.model.layout
+    attention = stack.blocks[0].attention  # None where an LSTM or a mean stands in its place
+    scale = float(attention.scale) if attention else None  # type: ignore[union-attr, arg-type]
+    told = {"scale": scale, "causal": stack.causal, "cross": stack.cross}
+    return ForwardText(
+        text=text,
+        tokens=tokens,
+        n_all=len(tokens),
+        step=viewer.nearest(step),
+        changes=tuple(changes),
+        changed=viewer.changed(step, changes),
+        causal=stack.causal,
+        n_layers=sizes.n_layers,
+        n_heads=sizes.n_heads if attention else 0,
+        n_kv_heads=sizes.n_kv_heads if attention else 0,
+        embed=_packed(record[f"{scope}embed"][0]),
+        layers=tuple(
+            _layer(record, layer, f"{scope}L{layer}.", layer_formulas(layout, layer, **told)) for layer in layers
+        ),
+        formulas={
+            "embed": patch_formula(layout) if viewer.reads_images else embed_formula(layout, sizes),
+            "prediction": last_formula(layout, sizes.n_layers),
+        },
+        notes=tuple(_notes(viewer)),
+        scope=scope,
+    )
 
 
-def _pair(walk: _Walk, model: EncoderDecoderLM, pair: Pair) -> ForwardText:
+def _pair(viewer: Viewer, follow: Callable[..., ForwardText], model: EncoderDecoderLM, pair: Pair) -> ForwardText:
     """The decoder on a pair, with the encoder on its source."""
     with torch.inference_mode():
         logits, record = model.forward_recorded(pair.source, pair.inputs)
-    encoder = dataclasses.replace(walk.stack(model.enc, record, pair.source_tokens), n_all=pair.n_all)
-    found = walk.stack(model.dec, record, pair.input_tokens)
-    end = torch.tensor([end_of(walk.viewer.tokenizer)])
+    encoder = dataclasses.replace(follow(model.enc, record, pair.source_tokens), n_all=pair.n_all)
+    found = follow(model.dec, record, pair.input_tokens)
+    end = torch.tensor([end_of(viewer.tokenizer)])
     asked = torch.cat([pair.inputs[0, 1:], end])
     assert model.head is not None, "a model that translates has logits"
-    found = _predicted(walk.viewer, found, logits[0], asked, bias=model.head.b_U is not None)
+    found = _predicted(viewer, found, logits[0], asked, bias=model.head.b_U is not None)
     return dataclasses.replace(found, encoder=encoder, keys=pair.source_tokens, written=pair.written)
 
 
@@ -314,11 +307,11 @@ def _layer(record: dict[str, Tensor], layer: int, stem: str, formulas: dict[str,
 
     x, resid_post = of("x"), of("resid_post")
     assert x is not None and resid_post is not None, "every block has these two"
-    names = ("q", "k", "v", "scores", "pattern", "z", "attn_out")
+    names = [field.name for field in dataclasses.fields(Attended)]
     attention = {name: of(name) for name in names}
     others = {name: of(name) for name in ("mix_out", "resid_mid", "mlp_out")}
-    crossed = {name: made for name in names if (made := of(f"cross.{name}")) is not None}
-    cross = Cross(**crossed) if crossed else None
+    crossed = {name: of(f"cross.{name}") for name in names}
+    cross = Attended(**crossed) if crossed["q"] else None
     return ForwardLayer(layer=layer, x=x, resid_post=resid_post, cross=cross, formulas=formulas, **attention, **others)
 
 
@@ -362,14 +355,16 @@ def backward(viewer: Viewer, text: str, step: int | None, changes: Sequence[str]
     one = one_text(find_task(config.task), viewer.as_read(words), config.model.sizes, text)
     found = one_step(viewer.model(step, changes), find_task(config.task), one, vocabulary=viewer.tokenizer.readable)
     first = found.path.blocks[0]
-    return Backward(
+    return payload(
+        Backward,
+        found,
         step=viewer.nearest(step),
         tokens=tuple(one.tokens),
-        loss=found.loss,
-        rate=found.rate,
         reached=pack(first.total[0].norm(dim=-1).numpy()),
         paths=tuple(
-            PathShare(address=parts.address, shares={path: _finite(share) for path, share in parts.shares.items()})
+            PathShare(
+                address=parts.address, shares={p: s if math.isfinite(s) else None for p, s in parts.shares.items()}
+            )
             for parts in found.path.blocks
         ),
         crossed={str(n): share for n, share in found.path.crossed.items()},
@@ -380,10 +375,6 @@ def backward(viewer: Viewer, text: str, step: int | None, changes: Sequence[str]
         first_order=found.descent.first_order,
         actual=found.descent.actual,
     )
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def embed_formula(layout: Layout, sizes: Sizes) -> str:

@@ -166,13 +166,12 @@ def _computed(snapshots: Snapshots, heads: dict[str, int], stretch: Tensor | Non
                     _heads(values, f"{stem}.{_name(kind, heads)}", kind, step, parts[kind], before)
             if len(parts) == 4:
                 _circuits(values, stem, step, parts, None if "cross" in stem.split(".") else stretch)
-    return {name: _gridded(name, found) for name, found in values.items()}
-
-
-def _gridded(measure: str, found: dict[str, dict[int, float]]) -> Grid:
-    steps = sorted({step for series in found.values() for step in series})
-    rows = [[series.get(step, np.nan) for step in steps] for series in found.values()]
-    return Grid(measure, RUN_ARM, tuple(found), np.array(steps), np.array(rows))
+    grids = {}
+    for name, found in values.items():
+        steps = sorted({step for series in found.values() for step in series})
+        rows = [[series.get(step, np.nan) for step in steps] for series in found.values()]
+        grids[name] = Grid(name, RUN_ARM, tuple(found), np.array(steps), np.array(rows))
+    return grids
 
 
 def _name(kind: str, heads: dict[str, int]) -> str:

@@ -22,6 +22,7 @@ class RunFacts:
     """What one token is, in the singular: character, byte, word or token."""
     n_parameters: int | None
     n_tokens: int | None
+    """Of the training up to the last update, repeats included."""
     n_steps: int | None
     train_seconds: float | None
     machine: str
@@ -47,33 +48,18 @@ def verdict(what: str, steps: int | None, *, validated: bool, finished: bool = T
 def machine_words(settings: JsonMapping, manifest: JsonMapping) -> str:
     """Threads, precision and processor, as far as they were written down."""
     machine = settings.get("machine", {})
-    threads, cpu = machine.get("threads"), manifest.get("cpu")
-    words = [
-        many(threads, "thread") if threads and machine.get("device", "cpu") == "cpu" else "",
-        "" if machine.get("device", "cpu") == "cpu" else str(machine["device"]),
-        str(machine.get("precision", "")),
-        str(cpu or ""),
-    ]
-    return ", ".join(word for word in words if word)
+    threads, device = machine.get("threads"), str(machine.get("device", "cpu"))
+    own = device if device != "cpu" else many(threads, "thread") if threads else ""
+    return ", ".join(str(word) for word in (own, machine.get("precision"), manifest.get("cpu")) if word)
 
 
 def head_facts(settings: JsonMapping, manifest: JsonMapping, kind: str, d_vocab: int | None) -> list[Fact]:
     """Text and tokenizer, for the head of the page."""
-    facts = []
-    data = manifest.get("data", {})
     source = str(settings.get("data", {}).get("source", ""))
-    name = data.get("name") or Path(source).name
-    if name:
-        facts.append(Fact(label=find_task(settings.get("task", "causal")).reads, value=str(name)))
-    if kind:
-        size = f", {d_vocab:,} different" if d_vocab else ""
-        facts.append(Fact(label="tokenizer", value=f"{kind}{size}"))
-    return facts
-
-
-def tokens_seen(telemetry: Telemetry | None) -> int | None:
-    """Training tokens up to the last update, repeats included."""
-    return telemetry.tokens_seen(RUN_ARM) if telemetry else None
+    name = manifest.get("data", {}).get("name") or Path(source).name
+    size = f", {d_vocab:,} different" if d_vocab else ""
+    facts = [(find_task(settings.get("task", "causal")).reads, name), ("tokenizer", kind and f"{kind}{size}")]
+    return [Fact(label=label, value=str(value)) for label, value in facts if value]
 
 
 def seconds(telemetry: Telemetry | None, manifest: JsonMapping) -> float | None:

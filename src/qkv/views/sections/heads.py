@@ -102,12 +102,8 @@ class Looks:
 
 def longest_in(n_heads: int, *, causal: bool) -> int:
     """How many tokens of a text fit the page with `n_heads` heads in all: one byte a number, four thirds as text."""
-    fits = (n for n in range(LONGEST, 1, -1) if _cells(n, causal) * n_heads * 4 / 3 <= PATTERN_BYTES)
-    return next(fits, 2)
-
-
-def _cells(n: int, causal: bool) -> int:
-    return n * (n + 1) // 2 if causal else n * n
+    cells = {n: n * (n + 1) // 2 if causal else n * n for n in range(LONGEST, 1, -1)}
+    return next((n for n in cells if cells[n] * n_heads * 4 / 3 <= PATTERN_BYTES), 2)
 
 
 def attention_text(
@@ -134,10 +130,7 @@ def attention_text(
     found = [(layer, pattern) for layers in patterns for layer, pattern in enumerate(layers)]
     rows = [_row_entropies(pattern) for _, pattern in found]
     means = [row.mean(-1).tolist() for row in rows]
-    notes = (
-        cross_notes(*one, mean) if keys else head_notes(*one, causal, mean)
-        for one, mean in zip(found, means, strict=True)
-    )
+    notes = (head_notes(*one, causal, mean, crossed=bool(keys)) for one, mean in zip(found, means, strict=True))
     return AttentionText(
         tokens=tuple(tokens),
         origin=origin,
@@ -156,51 +149,39 @@ def attention_text(
 
 
 def head_notes(
-    layer: int, pattern: np.ndarray, causal: bool, entropies: Sequence[float] | None = None
+    layer: int, pattern: np.ndarray, causal: bool, entropies: Sequence[float] | None = None, *, crossed: bool = False
 ) -> list[HeadNote]:
-    """Mean shares of attention on the first, the own, the previous and (not causal) the next token, and the entropy.
+    """Mean shares of attention on the first, the own, the previous and (not causal) the next token, and the entropy; of
+    attention to another text (`crossed`) on its first token, and on the mark that ends it: a head that looks there
+    looks nowhere in particular.
 
     `pattern` is [head, query_pos, key_pos]. Positions where the named token does not exist, or is the own or previous
     one, are left out of that mean. Entropy is H = -sum p ln p in nats, averaged over query positions, with 0 ln 0 = 0,
     unless `entropies` has it for each head; its null is the entropy of even attention, the mean over positions of
     ln(number of keys in sight).
     """
-    n_heads, n = pattern.shape[:2]
-    in_sight = np.arange(1, n + 1) if causal else np.full(n, n)
-    even = 1.0 / in_sight
-    positions, most = np.arange(n), float(np.log(in_sight).mean())
-    notes = []
-    for head in range(n_heads):
-        p = np.asarray(pattern[head])
-        looks = {"itself": (positions, positions)}
+    n, n_keys = pattern.shape[1:]
+    positions = np.arange(n)
+    in_sight = positions + 1 if causal else np.full(n, n_keys)
+    even, most = 1.0 / in_sight, float(np.log(in_sight).mean())
+    looks: dict[str, tuple[np.ndarray, np.ndarray | int]] = {}
+    if crossed:
+        looks = {"the first": (positions, 0)} if n_keys > 1 else {}
+        looks["the end mark"] = (positions, n_keys - 1)
+    else:
+        looks["itself"] = (positions, positions)
         if n > 2:
             looks["the previous"] = (positions[1:], positions[1:] - 1)
-            looks["the first"] = (positions[2:], np.zeros(n - 2, dtype=int))
+            looks["the first"] = (positions[2:], 0)
             if not causal:
                 looks["the next"] = (positions[:-1], positions[:-1] + 1)
+    notes = []
+    for head, p in enumerate(np.asarray(pattern)):
         shares = tuple(
             Cell(name=name, share=float(p[q, k].mean(dtype=np.float64)), even=float(even[q].mean()))
             for name, (q, k) in looks.items()
         )
         found = float(_row_entropies(p).mean()) if entropies is None else entropies[head]
-        notes.append(HeadNote(layer=layer, head=head, shares=shares, entropy_nats=found, even_entropy_nats=most))
-    return notes
-
-
-def cross_notes(layer: int, pattern: np.ndarray, entropies: Sequence[float]) -> list[HeadNote]:
-    """Of attention to another text, [head, query_pos, key_pos]: mean shares on its first and its last token, beside the
-    mean entropy of each head's rows.
-
-    The last is the mark that ends a source: a head that looks there looks nowhere in particular.
-    """
-    n = pattern.shape[2]
-    notes = []
-    for head, p in enumerate(np.asarray(pattern)):
-        places = {"the first": 0, "the end mark": n - 1} if n > 1 else {"the end mark": 0}
-        shares = tuple(
-            Cell(name=name, share=float(p[:, k].mean(dtype=np.float64)), even=1 / n) for name, k in places.items()
-        )
-        found, most = entropies[head], float(np.log(n))
         notes.append(HeadNote(layer=layer, head=head, shares=shares, entropy_nats=found, even_entropy_nats=most))
     return notes
 

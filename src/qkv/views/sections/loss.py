@@ -63,26 +63,22 @@ def baselines(
 
     `n_answers` is how many the model chooses among; `labels` names baselines of the task beside those of texts.
     """
-    found = found or {}
-    bits = found.get("bits_per_byte") or {}
-    labels = labels or {}
-    names = [*_MEANINGS, *(name for name in labels if name not in _MEANINGS)]
-    order = found.get("ngram_order")
-    own = {"ngram": f"best n-gram ({order})" if order else "best n-gram"}
+    found, labels = found or {}, labels or {}
+    bits, order = found.get("bits_per_byte") or {}, found.get("ngram_order")
+    said = {
+        **labels,
+        **{name: name for name in _MEANINGS},
+        "ngram": f"best n-gram ({order})" if order else "best n-gram",
+    }
     meanings = _MEANINGS | ({"ngram": labels["ngram"].format(order=order)} if order and "ngram" in labels else {})
-    rows: list[tuple[str, str, float, float | None]] = []
-    for name in names:
-        value = _finite(found.get(name))
-        if value is not None:
-            label = own.get(name, name) if name in _MEANINGS else labels[name]
-            rows.append((name, label, value, _finite(bits.get(name))))
+    values = {name: _finite(found.get(name)) for name in [*_MEANINGS, *said]}
+    rows = [(name, value, _finite(bits.get(name))) for name, value in values.items() if value is not None]
     if n_answers:
-        nats, in_bits = math.log(n_answers), _in_bits((n, b) for name, _, n, b in rows if name != "xz")
-        rows.append(("uniform", "uniform", nats, in_bits and nats * in_bits[0] + in_bits[1]))
-    rows.sort(key=lambda row: -row[2])
+        nats, in_bits = math.log(n_answers), _in_bits((n, b) for name, n, b in rows if name != "xz")
+        rows.append(("uniform", nats, in_bits and nats * in_bits[0] + in_bits[1]))
     return tuple(
-        Baseline(name=name, label=label, meaning=meanings.get(name, label), nats=nats, bits_per_byte=bpb)
-        for name, label, nats, bpb in rows
+        Baseline(name=name, label=said[name], meaning=meanings.get(name, said[name]), nats=nats, bits_per_byte=bpb)
+        for name, nats, bpb in sorted(rows, key=lambda row: -row[1])
     )
 
 

@@ -48,27 +48,28 @@ def made_section(folder: Path, manifest: JsonMapping, telemetry: Telemetry | Non
 
     path = folder / "config.toml"
     summary = manifest.get("summary", {})
-    facts = [
-        _fact(
-            "data", f"{data.get('name', '')}, sha256 {data.get('sha256', '')}" if (data := manifest.get("data")) else ""
-        ),
-        _fact("split", data.get("split") if data else ""),
-        _fact("read", Receipt.of(receipt).summed() if (receipt := manifest.get("receipt")) else ""),
-        _fact("started from", manifest.get("parent")),
-        _fact("stopped because", summary.get("stopped_because")),
-        _fact("resumed from step", summary.get("resumed_from_step")),
-        _fact("whole command", f"{summary['total_seconds']:.0f} s" if summary.get("total_seconds") else ""),
-        _fact("processor", manifest.get("cpu")),
-        _fact("platform", manifest.get("platform")),
-        _fact("threads, precision", ", ".join(str(manifest[k]) for k in ("threads", "precision") if k in manifest)),
-        _fact("versions", ", ".join(f"{name} {number}" for name, number in manifest.get("versions", {}).items())),
-    ]
+    data = manifest.get("data") or {}
+    facts = {
+        "data": f"{data.get('name', '')}, sha256 {data.get('sha256', '')}" if data else "",
+        "split": data.get("split"),
+        "read": Receipt.of(receipt).summed() if (receipt := manifest.get("receipt")) else "",
+        "started from": manifest.get("parent"),
+        "stopped because": summary.get("stopped_because"),
+        "resumed from step": summary.get("resumed_from_step"),
+        "whole command": f"{summary['total_seconds']:.0f} s" if summary.get("total_seconds") else "",
+        "processor": manifest.get("cpu"),
+        "platform": manifest.get("platform"),
+        "threads, precision": ", ".join(str(manifest[k]) for k in ("threads", "precision") if k in manifest),
+        "versions": ", ".join(f"{name} {number}" for name, number in manifest.get("versions", {}).items()),
+    }
     events = telemetry.events(RUN_ARM) if telemetry else []
+    # the report itself is left out: it cannot hold its own hash
+    names = [name for name in FINAL_FILES if name != "report.html" and (folder / name).is_file()]
     return Made(
         command=_command(path, _planned(summary, steps)),
         config=_home(path.read_text(encoding="utf-8")) if path.is_file() else "",
-        files=tuple(_files(folder)),
-        facts=tuple(fact for fact in facts if fact is not None),
+        files=tuple(FileNote(name=name, sha256=sha256_remembered(folder / name)) for name in names),
+        facts=tuple(Fact(label=k, value=_home(str(value))) for k, value in facts.items() if value not in (None, "")),
         events=tuple(Fact(label=f"step {event.step:,}", value=event.sentence) for event in events),
         written_by=f"Written by qkv {__version__}.",
     )
@@ -81,16 +82,6 @@ def _planned(summary: JsonMapping, steps: int | None) -> int | None:
     """
     horizon, made = summary.get("horizon") or 0, summary.get("steps") or 0
     return None if 0 < horizon < made else horizon or made or steps
-
-
-def _fact(label: str, value: object) -> Fact | None:
-    return Fact(label=label, value=_home(str(value))) if value not in (None, "") else None
-
-
-def _files(folder: Path) -> list[FileNote]:
-    """Name and sha256 of what the run consists of, the report itself left out: it cannot hold its own hash."""
-    names = [name for name in FINAL_FILES if name != "report.html" and (folder / name).is_file()]
-    return [FileNote(name=name, sha256=sha256_remembered(folder / name)) for name in names]
 
 
 def _command(config: Path, steps: int | None) -> str:

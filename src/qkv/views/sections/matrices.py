@@ -38,17 +38,7 @@ SPECTRUM_SIDE = 160
 SIDES = (48, 40, 36, 32, 28, 24, 20, 16, 12, 8)
 Role = Literal["E", "Q", "K", "V", "O", "MLP", "norm"]
 """Which of the page's fixed colours a matrix has; norm is for gains and norm biases."""
-_ROLES: dict[str, Role] = {
-    "E": "E",
-    "pos": "E",
-    "type": "E",
-    "cls": "E",
-    "U": "E",
-    "Q": "Q",
-    "K": "K",
-    "V": "V",
-    "O": "O",
-}
+_ROLES: dict[str, Role] = {"Q": "Q", "K": "K", "V": "V", "O": "O", **dict.fromkeys("E pos type cls U".split(), "E")}
 _ORDER = tuple("W_E W_pos W_rel W_Q W_K W_V W_O W_gate W_in W_out W_transform W_U W_cls".split())
 """Kinds in the order of the computation."""
 _AXES = {
@@ -186,11 +176,6 @@ def blocks_rms(matrix: np.ndarray, block: tuple[int, int]) -> np.ndarray:
     return np.sqrt(squares)
 
 
-def _block(shape: tuple[int, int], side: int) -> tuple[int, int]:
-    """The smallest blocks that leave at most `side` of them along each axis."""
-    return -(-shape[0] // side), -(-shape[1] // side)
-
-
 def _side(sides: Sequence[int], shapes: Sequence[tuple[int, ...]], bytes_a_cell: int, bytes_allowed: int) -> int:
     """The largest of `sides` at which all matrices fit; four thirds of their bytes as text."""
     for side in sides:
@@ -220,13 +205,12 @@ def matrices_section(
     shapes = [snapshots.shapes[a] for a in addresses]
     side = _side(SIDES, shapes, 2 * len(steps), block_bytes)
     exact = _side(EXACT_SIDES, shapes, 2 * 4, exact_bytes)
-    order = {name: i for i, name in enumerate(snapshots.shapes)}
-    ordered = sorted(addresses, key=lambda a: _canonical(a, order))
+    ordered = sorted(addresses, key=_canonical)
     items = tuple(_picture(snapshots, address, steps, side, exact, heads, inputs) for address in ordered)
     return MatricesSection(steps=tuple(steps), items=items)
 
 
-def _canonical(address: str, order: dict[str, int]) -> tuple[bool, int, int, int]:
+def _canonical(address: str) -> tuple[bool, int, int]:
     """Tables in first, then layers in order, then what comes out; kinds in the order of the computation. Of an
     encoder-decoder all of the encoder comes before the decoder."""
     match = re.search(r"(?:^|\.)L(\d+)\.", address)
@@ -234,7 +218,7 @@ def _canonical(address: str, order: dict[str, int]) -> tuple[bool, int, int, int
     rank = _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
     is_out = kind in KINDS and KINDS[kind].site == "head"
     layer = int(match[1]) if match else (10**6 if is_out else -1)
-    return address.startswith("dec.") or is_out, layer, rank, order[address]
+    return address.startswith("dec.") or is_out, layer, rank
 
 
 def _picture(
@@ -243,7 +227,7 @@ def _picture(
     """One matrix at `steps`, in at most `side` blocks each way, and `exact_side` rows and columns exactly."""
     start = snapshots.read(address, 0) if snapshots.has_start else None
     shape = snapshots.shapes[address]
-    block = _block((shape[0], shape[1]), side)
+    block = -(-shape[0] // side), -(-shape[1] // side)  # the smallest that leave at most `side` along each axis
     size, change, last = [], [], start
     for step in steps:
         last = snapshots.read(address, step)
@@ -253,11 +237,8 @@ def _picture(
     assert last is not None
     kind = short_kind(address)
     axes = {**_AXES, "W_E": (inputs, "d_model")}
-    reduction = (
-        "one cell is one weight, its size"
-        if block == (1, 1)
-        else f"one cell is the root mean square of {block[0]} × {block[1]} weights"
-    )
+    many = f"the root mean square of {block[0]} × {block[1]} weights"
+    reduction = f"one cell is {'one weight, its size' if block == (1, 1) else many}"
     return MatrixPicture(
         address=address,
         shape=tuple(shape),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from qkv.errors import AddressError
 from qkv.telemetry import NULL_ARM, RUN_ARM, AddressRow, Grid, MeasureRow, Telemetry
 from qkv.views.report.packed import Packed, pack, payload
 from qkv.views.sections.matrices import Role, role_of, short_kind
@@ -35,19 +36,11 @@ class MatrixRow:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeasureNote:
+class MeasureNote(MeasureRow):
     """What a measure is: formula, range, source, what it is a property of, what to compare it with (`null`), and a
-    decision that it informs."""
+    decision that it informs; with a short label."""
 
-    name: str
     label: str
-    formula: str
-    range: str
-    source: str
-    property_of: str
-    null: str
-    meaning: str = ""
-    decision: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,8 +121,6 @@ def thin_steps(steps: Sequence[int], n: int, keep: Sequence[int] = ()) -> list[i
 
 def _grids(telemetry: Telemetry, arm: int) -> Mapping[str, Grid]:
     """Every measure that this arm has of whole matrices, by name."""
-    from qkv.errors import AddressError
-
     grids = {}
     for measure in telemetry.measures():
         try:
@@ -153,20 +144,12 @@ def table(grid: Grid, addresses: Sequence[str], steps: Sequence[int]) -> np.ndar
 
 def _row(row: AddressRow, drifts: Grid | None) -> MatrixRow:
     kind = short_kind(row.address)
-    return payload(
-        MatrixRow,
-        row,
-        scope=row.address.split(".")[0] if row.address.startswith(("enc.", "dec.")) else "",
-        kind=kind,
-        role=role_of(kind),
-        unmoved=drifts is not None and row.address in drifts.addresses and _is_zero(drifts, row.address),
-    )
-
-
-def _is_zero(drifts: Grid, address: str) -> bool:
-    """Whether a matrix was measured after step 0 and its drift was 0 each time."""
-    values = drifts.value[drifts.addresses.index(address)][drifts.step > 0]
-    return len(values) > 0 and bool((values == 0).all())
+    scope = row.address.split(".")[0] if row.address.startswith(("enc.", "dec.")) else ""
+    unmoved = False
+    if drifts is not None and row.address in drifts.addresses:
+        trained = drifts.value[drifts.addresses.index(row.address)][drifts.step > 0]
+        unmoved = len(trained) > 0 and bool((trained == 0).all())
+    return payload(MatrixRow, row, scope=scope, kind=kind, role=role_of(kind), unmoved=unmoved)
 
 
 def _moving(rows: Sequence[AddressRow], drifts: Grid) -> tuple[MovingNote, ...]:

@@ -7,7 +7,7 @@ from qkv.errors import UserError
 from qkv.inspection.attribution import direct
 from qkv.inspection.patching import Asked, asked, patch
 from qkv.tasks import find_task
-from qkv.views.report.packed import Packed, pack
+from qkv.views.report.packed import Packed, pack, payload
 from qkv.views.sections.forward import LONGEST_FORWARD
 from qkv.views.viewer import Viewer
 
@@ -72,18 +72,8 @@ def patched(viewer: Viewer, text: str, other: str, step: int | None, changes: Se
     found = patch(viewer.model(step, changes), first, second)
     assert found.position is not None, "a task that predicts tokens is asked at one of them"
     a, b = (viewer.tokenizer.token(i) for i in found.answers)
-    return Patched(
-        step=viewer.nearest(step),
-        tokens=tuple(found.tokens),
-        others=tuple(found.others),
-        position=found.position,
-        causal=viewer.causal,
-        answers=(a, b),
-        odds=found.odds,
-        caution=found.caution,
-        shares={kind: pack(shares.numpy()) for kind, shares in found.shares.items()},
-        heads=None if found.heads is None else pack(found.heads.numpy()),
-    )
+    shares = {kind: pack(values.numpy()) for kind, values in found.shares.items()}
+    return payload(Patched, found, step=viewer.nearest(step), causal=viewer.causal, answers=(a, b), shares=shares)
 
 
 def written(viewer: Viewer, text: str, position: int, step: int | None, changes: Sequence[str] = ()) -> Written:
@@ -102,16 +92,5 @@ def written(viewer: Viewer, text: str, position: int, step: int | None, changes:
         )
     a, b = (viewer.tokenizer.token(i) for i in found.answers)
     b_O = 0.0 if found.heads is None else float(found.mixer.sum() - found.heads.sum())
-    return Written(
-        step=viewer.nearest(step),
-        tokens=words.tokens,
-        position=position,
-        causal=viewer.causal,
-        answers=(a, b),
-        log_odds=found.log_odds,
-        embed=found.embed,
-        heads=None if found.heads is None else pack(found.heads.numpy()),
-        mixer=pack(found.mixer.numpy()),
-        mlp=None if found.mlp is None else pack(found.mlp.numpy()),
-        biases=found.biases + b_O,
-    )
+    asked_of = {"step": viewer.nearest(step), "tokens": words.tokens, "position": position, "causal": viewer.causal}
+    return payload(Written, found, **asked_of, answers=(a, b), biases=found.biases + b_O)

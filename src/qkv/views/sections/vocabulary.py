@@ -171,17 +171,13 @@ def _trio(viewer: Viewer, steps: Sequence[int], ids: Sequence[int]) -> TrioSecti
     for step in steps:
         with torch.inference_mode():
             _, record = viewer.reader(step).forward_recorded(alone)
-        vectors = {name: record[f"L0.{name}"][:, :, 0].double().numpy() for name in ("q", "k", "v")}
         x.append(_cosines(record["L0.x"][:, 0].double().numpy()[None])[0])
-        by_head = {
-            name: np.repeat(values, sizes.n_heads // values.shape[1], axis=1) for name, values in vectors.items()
-        }
-        assert by_head["k"].shape[1] == group * sizes.n_kv_heads
-        heads.append(np.stack([_cosines(by_head[name].swapaxes(0, 1)) for name in ("q", "k", "v")]))
+        stored = (record[f"L0.{name}"][:, :, 0].double().numpy() for name in ("q", "k", "v"))
+        q, k, v = (np.repeat(each, sizes.n_heads // each.shape[1], axis=1).swapaxes(0, 1) for each in stored)
+        heads.append(np.stack([_cosines(each) for each in (q, k, v)]))
         if free:
-            turned = [np.einsum("thd,hde->hte", by_head["q"], bases)]
-            turned.append(np.einsum("thd,hed->hte", by_head["k"], np.linalg.inv(bases)))
-            other.append(np.stack([_cosines(vectors) for vectors in turned]))
+            turned = np.einsum("htd,hde->hte", q, bases), np.einsum("htd,hed->hte", k, np.linalg.inv(bases))
+            other.append(np.stack([_cosines(each) for each in turned]))
     return TrioSection(
         n=len(ids),
         x=pack(np.stack(x)),

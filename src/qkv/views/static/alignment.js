@@ -3,10 +3,9 @@
 // the other: where it is read from, or what it is read for.
 
 import { add, h } from "./dom.js";
-import { axis } from "./axis.js";
 import { fixed } from "./format.js";
 import { takeAway } from "./keep.js";
-import { margins } from "./margins.js";
+import { axis, margins } from "./margins.js";
 import { raster } from "./raster.js";
 import { numbers } from "./head.js";
 import { headName, square, sumsOf } from "./reading.js";

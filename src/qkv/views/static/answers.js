@@ -14,7 +14,7 @@ import rows from "./rows.js";
 import samples from "./samples.js";
 
 // [picture, what it is of]
-/** @type {Record<string, [{ render: Function }, string]>} */
+/** @type {Record<string, [Function, string]>} */
 const PICTURES = { loss: [ladder, "loss"], embeddings: [rows, "rows"], matrices: [moved, "map"], ledger: [ledger, "ledger"], order: [order, "map"], samples: [samples, "samples"] };
 
 // Said better by the picture beside it than by a sentence that repeats it.
@@ -43,18 +43,13 @@ function behind(answer) {
     answer.null ? h("p.small", null, h("b", null, "Compare. "), answer.null) : null);
 }
 
-// Every question and its answer, a line each.
-function inShort(model, answers) {
-  return named("in-short", answers.map((answer) => [wayTo(model, `answer-${answer.key}`, answer.question), answer.brief || answer.sentence]));
-}
-
 const EARLY = new Set(["loss", "order", "samples"]); // drawn from words alone
 
 function build({ model, el, off }) {
   const later = model.get("later") ?? ((_, draw) => draw());
   const toSection = link(model);
   const answers = model.get("answers");
-  if (answers.length > 1) el.append(inShort(model, answers));
+  if (answers.length > 1) el.append(named("in-short", answers.map(({ key, question, brief, sentence }) => [wayTo(model, `answer-${key}`, question), brief || sentence])));
   for (const answer of answers) {
     const article = h("article.answer", { id: `answer-${answer.key}` });
     el.append(article);
@@ -65,7 +60,7 @@ function build({ model, el, off }) {
     const [shown, key] = PICTURES[answer.key] ?? [];
     article.append(picture); // in the page before it is drawn: charts take their width from it
     if (shown) {
-      off.add(shown.render({ model, el: picture }));
+      off.add(shown({ model, el: picture }));
       off.add(asOf(model, picture, [key]));
     }
     const isDrawn = picture.querySelector("figure, .sample") !== null;
@@ -79,6 +74,4 @@ function build({ model, el, off }) {
   }
 }
 
-const render = view(build, { redrawOn: ["answers"] });
-
-export default { render };
+export default view(build, { redrawOn: ["answers"] });

@@ -76,8 +76,7 @@ function frameOf(host, text, step) {
 // -> what draws the chosen head large in `host`, and marks its thumbnail; it gives what shows another token.
 function detailOf(off, host, thumbs, { text, at, state, ask, choose }) {
   const [largeHead] = kindOf(text);
-  const ends = together();
-  off.add(ends);
+  const ends = together(off);
   return () => {
     ends();
     thumbs.forEach((t) => t.button.setAttribute("aria-pressed", String(t.layer === state.layer && t.head === state.head)));
@@ -88,7 +87,7 @@ function detailOf(off, host, thumbs, { text, at, state, ask, choose }) {
 function build({ model, el, off, ask: may, follow, hear, recolour }) {
   const ask = model.get("ask");
   const canAsk = may("attention");
-  const parts = together();
+  const parts = together(off);
   const latest = lastOnly();
   const [body, said] = [h("div"), h("p.small", { role: "status" })];
   let [texts, asked] = [[], ""]; // those of the page's sentence, and what they answer
@@ -141,7 +140,6 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     const { text, at } = state;
     const colours = theme(el);
     const frame = frameOf(body, text, text.steps[at]);
-    parts.add(frame.off);
     const { el: grid, thumbs } = thumbnails(text, at, colours, (layer, head) => chooseHead(model, { site: text.site, layer, head }));
     frame.body.append(h("div.scroll", null, grid), bar(scale, text.picture ? veil(colours) : colours, text.picture ? "share of a head's largest, square-root scale" : "attention, square-root scale"));
     const large = h("div.detail");
@@ -152,9 +150,7 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     body.dataset.step = String(text.steps[at]);
   }
   add(el, [said, choices.el, body]);
-  const lookSoon = inSight(el, look);
-  off.add(lookSoon.off);
-  hear(["sentence"], lookSoon);
+  hear(["sentence"], inSight(el, look, off));
   follow(["step"], atMostEvery(200, look));
   hear(["head"], () => {
     if (!state.text) return;
@@ -168,11 +164,8 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     settle();
     point?.(state.query);
   });
-  off.add(parts);
   recolour(draw);
   look();
 }
 
-const render = view(build, { needs: (model) => model.get("attention")?.length || (model.get("ask") && model.get("host").can.includes("attention")) });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("attention")?.length || (model.get("ask") && model.get("host").can.includes("attention")) });

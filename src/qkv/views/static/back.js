@@ -18,13 +18,12 @@ const MOST_PARTS = 14;
 function byToken(off, el, back) {
   const reached = unpack(back.reached).values;
   const rows = namesOf(back.tokens).map((label, i) => ({ i, label, value: reached[i] }));
-  const frame = figure(el, { title: "Gradient that reaches each token", caption: "Norm of the gradient of this text's loss at the input of the first layer, token by token (nats per unit). It is what would change the token's row of W_E." });
+  const frame = figure(el, { title: "Gradient that reaches each token", caption: "Norm of the gradient of this text's loss at the input of the first layer, token by token (nats per unit). It is what would change the token's row of W_E." }, off);
   chart(frame, (width, colours) => plot(colours, "length of the gradient at each token", {
     width, height: 150, marginLeft: 44, marginRight: 10, marginBottom: 30, marginTop: 8,
     x: { domain: rows.map((r) => r.i), tickFormat: (i) => (rows.length <= 48 ? rows[i].label : ""), label: null, tickSize: 0 }, y: { label: null, ticks: 3, tickSize: 0 },
     marks: [Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 3 }), Plot.barY(rows, { x: "i", y: "value", fill: colours.role.E, title: (r) => `${r.label} (${r.i}): ${number(r.value)}`, tip: true, insetLeft: 1, insetRight: 1 })],
   }));
-  off.add(frame.off);
 }
 
 function byPath(el, back) {

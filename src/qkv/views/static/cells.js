@@ -4,18 +4,12 @@
 // they are from step to step, so a step costs their colours alone, written as bytes: no element and no colour as text.
 
 import { d3 } from "./vendor.js";
-import { h, together } from "./dom.js";
+import { h } from "./dom.js";
 import { lookUp } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
 
 const BETWEEN = 7; // pixels between two matrices
 const LINE = 3; // between two rows
-
-// The 256 colours of a scale as pixels.
-function inks(scale, colours) {
-  const map = lookUp(scale, colours);
-  return new Uint32Array(map.buffer);
-}
 
 function ink(colour) {
   const { r, g, b } = d3.rgb(colour);
@@ -90,8 +84,7 @@ function surface(canvas, placed, width, height) {
 // rows: [{ label, cells: [{ column, part, parts, across, address }] }]; columns: [{ label, role, weight }]. A cell that
 // goes `across` belongs to no column and is as wide as all.
 // `arranged(columns)` is told where the columns stand whenever that changes.
-export function cells({ label, rowHeight, tell, pick, leave, arranged }) {
-  const off = together();
+export function cells(off, { label, rowHeight, tell, pick, leave, arranged }) {
   const canvas = h("canvas", { "aria-hidden": "true" });
   const cursor = h("span.cursor", { hidden: true });
   const marks = h("span.cell-marks");
@@ -111,7 +104,7 @@ export function cells({ label, rowHeight, tell, pick, leave, arranged }) {
   }
   function recolour() {
     const colours = theme(el);
-    [map, empty] = [inks(scale, colours), ink(colours.line)];
+    [map, empty] = [new Uint32Array(lookUp(scale, colours).buffer), ink(colours.line)]; // the 256 colours of the scale as pixels
     fill();
   }
   const fill = () => drawing?.fill(values, scale, map, empty);
@@ -150,7 +143,7 @@ export function cells({ label, rowHeight, tell, pick, leave, arranged }) {
   off.add(() => observer.disconnect());
   off.add(onTheme(() => drawing && recolour()));
   return {
-    el, canvas, off,
+    el, canvas,
     // What stands there, and its first values: [cell], row by row.
     show(next) {
       ({ rows, columns, scale, values } = next);

@@ -5,7 +5,7 @@
 import { h, named } from "./dom.js";
 import { fixed, number, token } from "./format.js";
 import { unpack } from "./decode.js";
-import { framed } from "./raster.js";
+import { panels } from "./raster.js";
 import { robust, squareRoot } from "./scale.js";
 
 const side = (text) => unpack(text.top);
@@ -19,11 +19,11 @@ function predictions(base, text, position) {
 
 // -> { el, follow(position) }: the predictions are those of the token that is followed.
 export function compared(off, { base, text, layer, head, colours }) {
-  const panels = base.n_heads ? patterns(off, { base, text, layer, head, colours }) : null;
+  const pictures = base.n_heads ? patterns(off, { base, text, layer, head, colours }) : null;
   const moved = text.loss === null ? null : h("p.sentence", null, `With ${text.changes.join(", ")} the loss of this text goes from ${number(base.loss, 4)} to ${number(text.loss, 4)} nats per token (${text.loss >= base.loss ? "+" : ""}${number(text.loss - base.loss)}).`);
   const made = text.changed.map((sentence) => h("p.small", null, sentence));
   const said = h("div");
-  return { el: h("div.compared", null, moved, made, said, panels), follow: (position) => said.replaceChildren(predictions(base, text, position)) };
+  return { el: h("div.compared", null, moved, made, said, pictures), follow: (position) => said.replaceChildren(predictions(base, text, position)) };
 }
 
 // The pattern of one head before, now, and their difference.
@@ -33,15 +33,8 @@ function patterns(off, { base, text, layer, head, colours }) {
   const hide = (values) => Float32Array.from(values, (v, i) => (text.causal && i % n > Math.floor(i / n) ? NaN : v));
   const [before, after] = [hide(of(base)), hide(of(text))];
   const difference = Float32Array.from(after, (v, i) => v - before[i]);
-  const scale = squareRoot(1);
-  const signed = robust([[...difference].filter(Number.isFinite)], true);
-  const readout = h("p.readout", { "aria-live": "polite" });
-  const parts = [{ name: "before", values: before, use: scale }, { name: "now", values: after, use: scale }, { name: "difference", values: difference, use: signed }];
-  const panels = parts.map(({ name, values, use }) => {
-    const label = `pattern of L${layer}.H${head}, ${name}`;
-    return framed(off, { name: label, file: `L${layer}.H${head}.pattern-${name}`, words: name === "difference" ? "difference" : "attention", colours,
-      label, rows: n, columns: n, values, scale: use, style: "aspect-ratio:1",
-      tell: (q, k) => (readout.textContent = Number.isNaN(before[q * n + k]) ? "" : `${token(text.tokens[q])} (${q}) to ${token(text.tokens[k])} (${k}): before ${number(before[q * n + k])}, now ${number(after[q * n + k])}`) });
-  });
-  return [h("div.panels", null, panels), readout];
+  /** @type {[string, any, any][]} */
+  const parts = [["before", before, squareRoot(1)], ["now", after, squareRoot(1)], ["difference", difference, robust([[...difference].filter(Number.isFinite)], true)]];
+  return panels(off, { address: `L${layer}.H${head}.pattern`, rows: n, columns: n, parts, colours, words: "attention", rest: "Point at a cell for its attention.",
+    cellName: (q, k) => `${token(text.tokens[q])} (${q}) to ${token(text.tokens[k])} (${k})` });
 }

@@ -95,6 +95,4 @@ function build({ model, figure, follow, hear }) {
   hear(["address"], choose);
 }
 
-const render = view(build, { needs: (model) => model.get("map") || model.get("grid") });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("map") || model.get("grid") });

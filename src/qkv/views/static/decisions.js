@@ -109,6 +109,4 @@ function build(place, found) {
   if (found.words.length) carriers(place, found);
 }
 
-const render = view(build, { needs: (model) => model.get("decisions") });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("decisions") });

@@ -1,8 +1,10 @@
 // @ts-check
 // Packed arrays (views/report/packed.py: Packed) back to numbers.
 
+import { d3 } from "./vendor.js";
+import { remembered } from "./dom.js";
+
 const KINDS = { float32: Float32Array, uint8: Uint8Array, int32: Int32Array };
-const seen = new WeakMap();
 
 function fromText(text) {
   const binary = atob(text);
@@ -56,10 +58,8 @@ export function textOf(packed) {
  * @typedef {{ shape: number[], digits: number, values: any, at: (...indices: number[]) => number, part: (...indices: number[]) => any }} Unpacked
  */
 
-/** @returns {Unpacked | null} */
-export function unpack(packed) {
-  if (!packed) return null;
-  if (seen.has(packed)) return seen.get(packed);
+/** @type {(packed: any) => Unpacked} */
+const unpacked = remembered((packed) => {
   const buffer = packed.buffer ?? fromText(packed.data);
   let values = new KINDS[packed.dtype](buffer, packed.buffer ? packed.at : 0, packed.shape.reduce((a, b) => a * b, 1));
   if (packed.scale !== 1) {
@@ -68,22 +68,13 @@ export function unpack(packed) {
     values = scaled;
   }
   const strides = packed.shape.map((_, i) => packed.shape.slice(i + 1).reduce((a, b) => a * b, 1));
-  const at = (...indices) => values[indices.reduce((sum, index, i) => sum + index * strides[i], 0)];
-  // The part with its first indices fixed, without a copy.
-  const part = (...indices) => {
-    const start = indices.reduce((sum, index, i) => sum + index * strides[i], 0);
-    return values.subarray(start, start + (strides[indices.length - 1] ?? values.length));
-  };
-  const array = { shape: packed.shape, digits: packed.digits, values, at, part };
-  seen.set(packed, array);
-  return array;
-}
+  const start = (indices) => indices.reduce((sum, index, i) => sum + index * strides[i], 0);
+  const part = (...indices) => values.subarray(start(indices), start(indices) + (strides[indices.length - 1] ?? values.length));
+  return { shape: packed.shape, digits: packed.digits, values, at: (...indices) => values[start(indices)], part };
+});
 
-export function largest(values) {
-  let top = 0;
-  for (const value of values) if (Math.abs(value) > top) top = Math.abs(value);
-  return top;
-}
+/** @returns {Unpacked | null} */
+export const unpack = (packed) => (packed ? unpacked(packed) : null);
 
 // { site, layer, head } of a head's address (`L2.H3.W_Q`, `dec.L0.cross.H1.QK`), null for any other; `site` as in AttentionText.
 export function headAt(address) {
@@ -95,8 +86,4 @@ export function headAt(address) {
 export const wholeOf = (address) => address.replace(/\.(?:H|KV)\d+\./, ".");
 
 // Index of the last recorded step that is not after `step`; 0 where all are after it.
-export function stepIndex(steps, step) {
-  let index = 0;
-  for (let i = 0; i < steps.length; i++) if (steps[i] <= step) index = i;
-  return index;
-}
+export const stepIndex = (steps, step) => Math.max(0, d3.bisectRight(steps, step) - 1);

@@ -54,14 +54,15 @@ export const say = (element, ...children) => add(clear(element), children);
 /** @typedef {(() => void) & { add: (stop: () => void) => () => void }} Off */
 
 /**
- * Listeners that leave together: const off = together(); off.add(stop); ... return off;
- * @returns {Off}
+ * Listeners that leave together, also with those of `within`: const off = together(); off.add(stop); ... return off;
+ * @param {Off | null} [within] @returns {Off}
  */
-export function together() {
+export function together(within = null) {
   /** @type {(() => void)[]} */
   const stops = [];
   const off = () => stops.splice(0).forEach((stop) => stop());
   off.add = (stop) => (stops.push(stop), stop);
+  within?.add(off);
   return off;
 }
 
@@ -110,8 +111,11 @@ export function perFrame(run) {
   return () => (asked ||= requestAnimationFrame(() => ((asked = 0), run())));
 }
 
-// `run` at most once a frame while `el` is in sight or near it; else once when it comes there. `soon.off()` ends it.
-export function inSight(el, run) {
+/**
+ * `run` at most once a frame while `el` is in sight or near it, until `off`; else once when it comes there.
+ * @param {Element} el @param {() => void} run @param {Off | null} [off]
+ */
+export function inSight(el, run, off = null) {
   let [seen, waiting] = [false, false];
   const perhaps = () => {
     if (seen && waiting) {
@@ -125,9 +129,8 @@ export function inSight(el, run) {
     frame();
   }, { rootMargin: "300px" });
   observer.observe(el);
-  const soon = () => ((waiting = true), frame());
-  soon.off = () => observer.disconnect();
-  return soon;
+  off?.add(() => observer.disconnect());
+  return () => ((waiting = true), frame());
 }
 
 // `run` at once, then at most once in so many milliseconds, the last call always heard.
@@ -172,6 +175,12 @@ export function lastOnly() {
       if (mine === calls) failed(error);
     }
   };
+}
+
+// `make(of)`, made once for each object.
+export function remembered(make) {
+  const known = new WeakMap();
+  return (of) => (known.has(of) ? known : known.set(of, make(of))).get(of);
 }
 
 let lastId = 0;

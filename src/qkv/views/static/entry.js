@@ -52,12 +52,11 @@ export function dated(el, step) {
  *   other?: { label: string, placeholder: string } }} options
  */
 export function asked(off, { button, waiting, question, draw, other }) {
-  const parts = together();
+  const parts = together(off);
   const body = h("div");
   const said = h("p.small", { role: "status" });
   const latest = lastOnly();
   let open = false;
-  off.add(parts);
   const empty = () => {
     parts();
     clear(body);
@@ -85,8 +84,7 @@ export function asked(off, { button, waiting, question, draw, other }) {
     return take().catch((error) => say(said, error.message));
   };
   const el = h("div.way-back", null, h("div", null, h("button.primary", { type: "button", onclick: ask }, button), said), body);
-  const soon = inSight(el, ask);
-  off.add(soon.off);
+  const soon = inSight(el, ask, off);
   el.renew = () => open && soon();
   return el;
 }

@@ -10,18 +10,18 @@ import { theme, onTheme } from "./theme.js";
 /** @import { Colours } from "./theme.js" */
 
 /**
- * `title` and `caption` are text or elements.
- * @param {Element} host @param {{ title: any, caption?: any, wide?: boolean }} options
+ * `title` and `caption` are text or elements; what is drawn in it ends with `off`.
+ * @param {Element} host @param {{ title: any, caption?: any, wide?: boolean }} options @param {Off} [off]
  * @returns {{ el: HTMLElement, body: HTMLElement, off: Off }}
  */
-export function figure(host, { title, caption, wide }) {
+export function figure(host, { title, caption, wide }, off = together()) {
   const body = h("div.figure-body");
   const name = h("p.figure-title", null, title);
   const el = h(wide ? "figure.wide" : "figure", null,
     h("div.figure-head", null, name, takeAway(() => el, () => name.textContent)), body,
     caption ? h("figcaption", null, caption) : null);
   host.append(el);
-  return { el, body, off: together() };
+  return { el, body, off };
 }
 
 /**

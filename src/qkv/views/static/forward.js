@@ -23,17 +23,8 @@ import { namesOf, strip } from "./tokens.js";
 
 const pattern = squareRoot(1);
 
-// Cross-attention of a layer, as rows of `stages`: k and v belong to the tokens of the source.
-function crossed({ cross }, { full, part, record }, head, shared) {
-  const of = (name, role, array, shape, more = "") => [`cross.${name}`, `cross.${name}`, role, array, shape, record(`cross.${name}`, more)];
-  return !cross ? [] : [of("q", "Q", part(cross.q, head), "n × d_head", `, ${head}`), of("k", "K", part(cross.k, shared), "source × d_head", `, ${shared}`),
-    of("v", "V", part(cross.v, shared), "source × d_head", `, ${shared}`), of("scores", "Q", part(cross.scores, head), "query × source", `, ${head}`),
-    of("pattern", "norm", part(cross.pattern, head), "query × source", `, ${head}`), of("z", "V", part(cross.z, head), "n × d_head", `, ${head}`),
-    of("attn_out", "O", full(cross.attn_out), "n × d_model")];
-}
-
 // The stages of one layer and head: [id, name, role, array, shape words, line of Python]; formulas are the payload's. `rows` and
-// `across` name the tokens down and across.
+// `across` name the tokens down and across. k and v of cross-attention belong to the tokens of the source.
 function stages(text, layer, head) {
   const found = text.layers.find((l) => l.layer === layer);
   const shared = Math.floor((head * text.n_kv_heads) / text.n_heads);
@@ -43,22 +34,17 @@ function stages(text, layer, head) {
   const n = text.tokens.length;
   const seen = (array) => (array ? { ...array, values: Float32Array.from(array.values, (v, i) => (text.causal && i % n > Math.floor(i / n) ? NaN : v)) } : null);
   const record = (name, rest = "") => `record["${text.scope}L${layer}.${name}"][0${rest}]`;
+  const stream = (name, role = "x") => [name, name, role, full(found[name]), "n × d_model", record(name)];
+  const attention = (from, where, keys, across) => {
+    const ofHead = (name, role, shape, i, masked = (array) => array) => [where + name, where + name, role, masked(part(from[name], i)), shape, record(where + name, `, ${i}`)];
+    return [ofHead("q", "Q", "n × d_head", head), ofHead("k", "K", `${keys} × d_head`, shared), ofHead("v", "V", `${keys} × d_head`, shared), ofHead("scores", "Q", `query × ${across}`, head),
+      ofHead("pattern", "norm", `query × ${across}`, head, where ? undefined : seen), ofHead("z", "V", "n × d_head", head), [`${where}attn_out`, `${where}attn_out`, "O", full(from.attn_out), "n × d_model", record(`${where}attn_out`)]];
+  };
   const formulas = { ...text.formulas, ...found.formulas };
   const all = [
     ["embed", text.picture ? "patches W_E" : "rows of W_E", "E", full(text.embed), "n × d_model", `record["${text.scope}embed"][0]`],
-    ["x", "x", "x", full(found.x), "n × d_model", record("x")],
-    ["q", "q", "Q", part(found.q, head), "n × d_head", record("q", `, ${head}`)],
-    ["k", "k", "K", part(found.k, shared), "n × d_head", record("k", `, ${shared}`)],
-    ["v", "v", "V", part(found.v, shared), "n × d_head", record("v", `, ${shared}`)],
-    ["scores", "scores", "Q", part(found.scores, head), "query × key", record("scores", `, ${head}`)],
-    ["pattern", "pattern", "norm", seen(part(found.pattern, head)), "query × key", record("pattern", `, ${head}`)],
-    ["z", "z", "V", part(found.z, head), "n × d_head", record("z", `, ${head}`)],
-    ["attn_out", "attn_out", "O", full(found.attn_out), "n × d_model", record("attn_out")],
-    ["mix_out", "mix_out", "O", full(found.mix_out), "n × d_model", record("mix_out")],
-    ...crossed(found, { full, part, record }, head, shared),
-    ["resid_mid", "resid_mid", "x", full(found.resid_mid), "n × d_model", record("resid_mid")],
-    ["mlp_out", "mlp_out", "MLP", full(found.mlp_out), "n × d_model", record("mlp_out")],
-    ["resid_post", "resid_post", "x", full(found.resid_post), "n × d_model", record("resid_post")],
+    stream("x"), ...attention(found, "", "n", "key"), stream("mix_out", "O"), ...(found.cross ? attention(found.cross, "cross.", "source", "source") : []),
+    stream("resid_mid"), stream("mlp_out", "MLP"), stream("resid_post"),
   ];
   return all.filter(([, , , array]) => array).map(([id, name, role, array, shape, code]) => ({ id, name, role, ...array, shape, formula: formulas[id], code,
     scale: id.endsWith("pattern") ? pattern : signed(array.values), rows: shape.startsWith("source") ? text.keys : text.tokens,
@@ -213,7 +199,7 @@ const stackChoice = (model, state) => controls(state, () => (state.text?.encoder
 function build(place) {
   const { model, el, off, ask: may, follow, hear, recolour } = place;
   const ask = may("forward");
-  const parts = together();
+  const parts = together(off);
   const state = { text: null, base: null, stack: "dec", layer: 0, head: 0, own: Infinity, changes: [] };
   const said = h("p.small", { role: "status" });
   const [body, away] = [h("div"), h("div", { hidden: true })];
@@ -259,8 +245,7 @@ function build(place) {
   add(el, [changeBox?.el ?? null, said, choices.el, body, away]);
   const asks = ask ? asksOf(place, ask, state, question) : [];
   add(away, asks);
-  const soon = inSight(el, look);
-  off.add(soon.off);
+  const soon = inSight(el, look, off);
   hear(["sentence", "head"], () => (isShown() && has(state.text, model.get("head").layer) ? draw() : soon()));
   hear(["position"], () => {
     if (!state.text) return;
@@ -268,11 +253,8 @@ function build(place) {
     asks.forEach((one) => one.point?.());
   });
   follow(["step"], () => look());
-  off.add(parts);
   recolour(draw);
   look();
 }
 
-const render = view(build, { needs: (model) => model.get("forward") || (model.get("ask") && model.get("host").can.includes("forward")) });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("forward") || (model.get("ask") && model.get("host").can.includes("forward")) });

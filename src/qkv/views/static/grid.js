@@ -174,11 +174,10 @@ function panelOf(off, host, kind, rows, own, options) {
     heads.classList.toggle("slanted", placed.some((column) => column.label.length * 7 > column.width));
     heads.replaceChildren(...placed.map((column) => h("span", { style: `left:${column.x}px;--role:var(--role-${column.role})` }, column.label)));
   };
-  const made = cells({ ...options, arranged });
+  const made = cells(off, { ...options, arranged });
   const labels = h("div.cell-labels", { "aria-hidden": "true", style: `--row:${options.rowHeight}px` },
     rows.map((row) => h("span", row.role ? { style: `--role:var(--role-${row.role})`, class: "role" } : null, row.label)));
   host.append(h("div.grid-panel", null, heading, heads, labels, made.el));
-  off.add(made.off);
   return { ...made, heading, kind, rows: own, addresses: own.flatMap((row) => row.cells.map((cell) => cell.address)) };
 }
 
@@ -212,7 +211,7 @@ function build({ model, el, off, figure, follow, hear, recolour }) {
     { key: "beside", label: "compared with", options: besideOptions(model, state) }], () => lay());
   frame.body.before(choices.el);
   frame.body.append(legend, panelsEl, readout);
-  const parts = together();
+  const parts = together(off);
   let [made, panels, chosen] = [null, [], null];
   const other = (step = model.get("step")) => otherAt(step, model, state, made);
 
@@ -280,9 +279,6 @@ function build({ model, el, off, figure, follow, hear, recolour }) {
   hear(["address"], choose);
   follow(["map", "grid"], lay);
   recolour(place);
-  off.add(parts);
 }
 
-const render = view(build, { needs: (model) => drawnOf(model).length });
-
-export default { render };
+export default view(build, { needs: (model) => drawnOf(model).length });

@@ -3,12 +3,11 @@
 // the text itself shaded by what a token reads or by who reads it.
 
 import { add, h, named, say } from "./dom.js";
-import { axis } from "./axis.js";
 import { fixed, number, percent, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { takeAway } from "./keep.js";
 import { raster } from "./raster.js";
-import { margins } from "./margins.js";
+import { axis, margins } from "./margins.js";
 import { theme } from "./theme.js";
 import { isolated, leadingOf, namesOf, shade, strip } from "./tokens.js";
 import { controls } from "./view.js";

@@ -44,6 +44,4 @@ function build(place) {
   if (model.get("host").kind === "page") off.add(asOf(model, el, ["run"]));
 }
 
-const render = view(build, { redrawOn: ["run"] });
-
-export default { render };
+export default view(build, { redrawOn: ["run"] });

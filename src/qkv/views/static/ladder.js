@@ -38,6 +38,4 @@ function build({ model, figure }, loss) {
 }
 
 const compares = (loss) => loss && loss.best !== null && loss.baselines.length;
-const render = view(build, { needs: (model) => compares(model.get("loss")) && model.get("loss"), redrawOn: ["loss"] });
-
-export default { render };
+export default view(build, { needs: (model) => compares(model.get("loss")) && model.get("loss"), redrawOn: ["loss"] });

@@ -46,6 +46,4 @@ function build({ figure }, ledger) {
   if (lists.length > 1) frame.body.before(controls(state, () => [{ key: "by", label: "earned by", options: lists }], draw).el);
 }
 
-const render = view(build, { needs: (model) => model.get("ledger"), redrawOn: ["ledger"] });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("ledger"), redrawOn: ["ledger"] });

@@ -8,7 +8,7 @@ import { ask, listen, payload, purse } from "./server.js";
 import header from "./header.js";
 import loss from "./loss.js";
 import { createModel } from "./model.js";
-import { openStudy } from "./studied.js";
+import { openStudy } from "./study.js";
 
 const LEAST = 1; // seconds between two rounds
 
@@ -133,8 +133,8 @@ async function openFirst(main) {
   const model = createModel({ ...found, host: { kind: "first", can: [] } });
   const [head, section] = [h("header.page-head"), h("section.section", { "data-step": found.as_of }, h("h2", null, "Is it learning?"))];
   main.replaceChildren(head, h("p.missing", { role: "status" }, "Reading the rest of the run …"), section);
-  header.render({ model, el: head });
-  loss.render({ model, el: section });
+  header({ model, el: head });
+  loss({ model, el: section });
 }
 
 async function start() {

@@ -86,6 +86,4 @@ function build({ model, figure, hear }) {
 }
 
 const has = (loss) => loss && [...loss.train, ...loss.val].some((value) => value !== null);
-const render = view(build, { needs: (model) => has(model.get("loss")) });
-
-export default { render };
+export default view(build, { needs: (model) => has(model.get("loss")) });

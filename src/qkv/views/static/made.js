@@ -3,7 +3,7 @@
 
 import { add, h, named, table } from "./dom.js";
 
-function render({ model, el }) {
+export default function render({ model, el }) {
   const made = model.get("made");
   const copied = h("span.small", { role: "status" });
   const copy = h("button.quiet", { type: "button", onclick: async () => {
@@ -24,5 +24,3 @@ function render({ model, el }) {
       h("div.scroll", null, table([], made.files.map((file) => [h("code", null, file.name), h("code.hash", null, file.sha256)]), "files"))) : null,
     h("p.small", null, made.written_by)]);
 }
-
-export default { render };

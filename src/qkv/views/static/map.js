@@ -71,7 +71,7 @@ function build({ model, el, off, figure, follow, hear, recolour }, found) {
   frame.body.before(controls(state, () => [{ key: "measure", label: "measure", options: measures.map((m) => [m, m.label]) },
     hasGains ? { key: "all", label: "rows", options: [[false, "matrices"], [true, "with gains and biases"]] } : null], () => draw()).el);
   frame.body.append(legend, grid, readout);
-  const parts = together();
+  const parts = together(off);
   let panels = [];
   const arms = () => {
     const { name } = state.measure;
@@ -133,10 +133,7 @@ function build({ model, el, off, figure, follow, hear, recolour }, found) {
     map = model.get("map") ?? map;
     draw();
   });
-  off.add(parts);
   draw();
 }
 
-const render = view(build, { needs: (model) => model.get("map")?.rows.length && model.get("map") });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("map")?.rows.length && model.get("map") });

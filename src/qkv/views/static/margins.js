@@ -1,11 +1,31 @@
 // @ts-check
-// Sums along both sides of a pattern: what each key receives in all, and the entropy of each query's row.
+// What stands along the sides of a pattern: its tokens; and the sums over it, what each key receives in all and the entropy of
+// each query's row.
 
-import { add, clear } from "./dom.js";
+import { add, clear, s } from "./dom.js";
 import { number } from "./format.js";
 import { raster } from "./raster.js";
 import { bar, linear } from "./scale.js";
 import { theme } from "./theme.js";
+
+const ROOM = 26; // names along a side
+const LONGEST = 9; // letters of one
+
+/** The tokens along a side: as many names as have room, at the middle of their rows or columns. @param {"down" | "across"} way */
+export function axis(way) {
+  const el = s("svg", { class: `axis ${way}`, "aria-hidden": "true" });
+  const one = (name, place) => (way === "down" ? s("text", { x: "100%", y: place, dx: -4, dy: "0.35em", "text-anchor": "end" }, name)
+    : s("svg", { x: place, y: "100%", overflow: "visible" }, s("text", { transform: "rotate(-60)", dx: 4, dy: "0.3em" }, name)));
+  return {
+    el,
+    /** @param {string[]} names  of all rows or columns */
+    show(names) {
+      const every = Math.ceil(names.length / ROOM);
+      const short = (name) => (name.length > LONGEST ? `${name.slice(0, LONGEST - 1)}…` : name);
+      add(clear(el), names.map((name, i) => (i % every ? null : one(short(name), `${(100 * (i + 0.5)) / names.length}%`))));
+    },
+  };
+}
 
 // sums: { received, entropy, rounded }; `key(i)` and `query(i)` name a token, `seenBy(i)` and `sees(i)` count what the mask leaves;
 // `say` is told in words, `rest` when the pointer leaves. Fills `el`.

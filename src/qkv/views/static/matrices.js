@@ -93,6 +93,4 @@ function build({ model, el, figure, follow, hear, recolour }, section) {
   draw();
 }
 
-const render = view(build, { needs: (model) => model.get("matrices")?.items.length && model.get("matrices"), redrawOn: ["matrices"] });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("matrices")?.items.length && model.get("matrices"), redrawOn: ["matrices"] });

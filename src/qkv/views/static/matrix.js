@@ -8,27 +8,13 @@ import { add, atMostEvery, clear, h, lastOnly, together } from "./dom.js";
 import { number, shape, tick, tickOfSteps, whole } from "./format.js";
 import { stepIndex, unpack, wholeOf } from "./decode.js";
 import { chart, figure, plot } from "./figure.js";
-import { framed } from "./raster.js";
+import { panels } from "./raster.js";
 import { robust } from "./scale.js";
 import { theme } from "./theme.js";
 import { view } from "./view.js";
 
-const REST = "Point at a cell for its weight.";
+const OF_WEIGHTS = { words: "one cell", rest: "Point at a cell for its weight." };
 const headOf = (address) => address.match(/\.(H|KV)(\d+)\./);
-
-// Panels of equal shape on one readout; `parts` are [name, values, scale].
-function panels(off, { address, rows, columns, parts, digits, colours, cellName, overlay = null }) {
-  const readout = h("p.readout", { "aria-live": "polite" }, REST);
-  const style = `aspect-ratio:${Math.min(6, Math.max(0.75, columns / rows))}`;
-  const made = parts.map(([name, values, scale]) =>
-    framed(off, {
-      name, file: `${address}-${name}`, words: "one cell", colours, inside: overlay && h("span.overlay", { style: overlay }),
-      label: `${address}, ${name}`, rows, columns, values, scale, style,
-      tell: (row, column) => (readout.textContent = `${cellName(row, column)}: ` + parts.map(([n, v]) => `${n} ${number(v[row * columns + column], digits)}`).join(", ")),
-      leave: () => (readout.textContent = REST),
-    }));
-  return [h("div.panels", null, made), readout];
-}
 
 // What a report holds of a whole matrix: blocks at the snapshots, and a part that is exact.
 function carried(off, model, item, address, colours) {
@@ -45,7 +31,7 @@ function carried(off, model, item, address, colours) {
   const overlay = share && (item.head_axis ? `left:${share[0]}%;width:${share[1]}%;top:0;bottom:0` : `top:${share[0]}%;height:${share[1]}%;left:0;right:0`);
   const cellName = (row, column) => `rows ${span(row, item.block[0], item.shape[0])}, columns ${span(column, item.block[1], item.shape[1])}`;
   return [h("p.small", null, item.reduction, overlay ? ` Outlined: ${address.split(".").at(-2)}.` : ""),
-    ...panels(off, { address: item.address, rows, columns, parts, digits, colours, cellName, overlay }), exactBlock(off, model, item, colours)];
+    ...panels(off, { ...OF_WEIGHTS, address: item.address, rows, columns, parts, digits, colours, cellName, overlay }), exactBlock(off, model, item, colours)];
 }
 
 function exactBlock(off, model, item, colours) {
@@ -56,7 +42,7 @@ function exactBlock(off, model, item, colours) {
   const step = model.get("matrices").steps.at(-1);
   const parts = [start && step > 0 && ["start", start.values, scale], [`step ${whole(step)}${step < model.get("run").n_steps ? ", the last kept" : ""}`, last.values, scale]].filter(Boolean);
   return h("div.exact", null, h("h4", null, "Weights, one by one"), h("p.small", null, block.chosen),
-    panels(off, { address: "exact weights", rows: block.rows.length, columns: block.columns.length, parts, digits: last.digits, colours, cellName: (row, column) => `${item.address}[${block.rows[row]}, ${block.columns[column]}]` }));
+    panels(off, { ...OF_WEIGHTS, address: "exact weights", rows: block.rows.length, columns: block.columns.length, parts, digits: last.digits, colours, cellName: (row, column) => `${item.address}[${block.rows[row]}, ${block.columns[column]}]` }));
 }
 
 // What Python gave: every weight.
@@ -67,12 +53,12 @@ function given(off, answer, colours) {
   const change = start && Float32Array.from(now.values, (v, i) => v - start.values[i]);
   const parts = [start && [`step ${whole(answer.start_step)}`, start.values, scale], [`step ${whole(answer.step)}`, now.values, scale], change && ["change", change, robust([change], true)]].filter(Boolean);
   return [answer.notes.map((note) => h("p.small", null, note)),
-    ...panels(off, { address: answer.address, rows, columns, parts, digits: now.digits, colours, cellName: (row, column) => `${answer.address}[${row}, ${column}]` })];
+    ...panels(off, { ...OF_WEIGHTS, address: answer.address, rows, columns, parts, digits: now.digits, colours, cellName: (row, column) => `${answer.address}[${row}, ${column}]` })];
 }
 
 // Singular values: [[label, values, now]].
 function spectrum(off, el, address, lines) {
-  const frame = figure(el, { title: `Spectrum of ${address}`, caption: "Singular values, largest first: how much the matrix stretches its strongest directions." });
+  const frame = figure(el, { title: `Spectrum of ${address}`, caption: "Singular values, largest first: how much the matrix stretches its strongest directions." }, off);
   chart(frame, (width, colours) => {
     const points = lines.flatMap(([label, values, now]) => [...values].map((value, i) => ({ label, now, rank: i + 1, value })));
     return plot(colours, `singular values of ${address}, largest ${number(lines.at(-1)[1][0])}`, {
@@ -83,7 +69,6 @@ function spectrum(off, el, address, lines) {
         d3.groups(points, (p) => p.label).map(([label, own], i, all) => Plot.text(own.slice(-1), { x: "rank", y: "value", text: () => label, dx: 7, dy: all.length < 2 ? 0 : own[0].now ? -7 : 8, textAnchor: "start", fill: own[0].now ? colours.accent : colours.soft }))],
     });
   });
-  off.add(frame.off);
 }
 
 function carriedSpectrum(off, el, model, item) {
@@ -97,7 +82,7 @@ function carriedSpectrum(off, el, model, item) {
 
 function build({ model, el, off, ask: may, follow, hear, recolour }) {
   const ask = may("matrix");
-  const parts = together();
+  const parts = together(off);
   const latest = lastOnly();
   const detail = h("div.detail", { id: "matrix" });
   el.append(detail);
@@ -137,7 +122,6 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
     }
   }
   follow(["step", "matrices"], atMostEvery(200, draw)); // weights and a spectrum are too much for every frame of a drag
-  off.add(parts);
   recolour(() => {
     drawn = "";
     draw();
@@ -146,6 +130,4 @@ function build({ model, el, off, ask: may, follow, hear, recolour }) {
   draw();
 }
 
-const render = view(build, { needs: (model) => model.get("matrices") || (model.get("ask") && model.get("host").can.includes("matrix")) });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("matrices") || (model.get("ask") && model.get("host").can.includes("matrix")) });

@@ -50,7 +50,7 @@ function beside(sections, name) {
     cell(`this run, step ${whole(found.last)}`, found.end)], { "aria-label": `medians of ${name}` });
 }
 
-function render({ model, el }) {
+export default function render({ model, el }) {
   const sections = sectionsOf(model);
   const measures = measuresOf(model);
   if (!measures.length) return;
@@ -61,5 +61,3 @@ function render({ model, el }) {
       named("numbers.tall", [["formula", m.formula && h("code.formula", null, m.formula)], ["range", m.range], ["a property of", OF[m.property_of] ?? m.property_of],
         ["compare with", m.null], ["informs", m.decision], ["source", m.source]].filter(([, value]) => value))))));
 }
-
-export default { render };

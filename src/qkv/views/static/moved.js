@@ -86,6 +86,4 @@ function needs(model) {
   return steps?.last !== undefined && steps;
 }
 
-const render = view(build, { needs, redrawOn: ["map"] });
-
-export default { render };
+export default view(build, { needs, redrawOn: ["map"] });

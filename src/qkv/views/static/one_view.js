@@ -16,11 +16,11 @@ export function oneView(el, payload, ask = null) {
   begin(model);
   off.add(sentence({ model, el }));
   el.append(place);
-  off.add(attention.render({ model, el: place }));
+  off.add(attention({ model, el: place }));
   if (steps.length > 1) {
     const bar = h("div.stepper");
     el.append(bar);
-    off.add(slider.render({ model, el: bar }));
+    off.add(slider({ model, el: bar }));
   }
   return off;
 }

@@ -30,6 +30,4 @@ function build({ model, figure }, moving) {
   }));
 }
 
-const render = view(build, { needs: (model) => model.get("map")?.moving.length > 1 && model.get("map").moving, redrawOn: ["map"] });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("map")?.moving.length > 1 && model.get("map").moving, redrawOn: ["map"] });

@@ -3,7 +3,7 @@
 
 import { add, h, scroll, table } from "./dom.js";
 
-function render({ model, el }) {
+export default function render({ model, el }) {
   for (const { heading, lead, picture, columns, rows } of model.get("own")) {
     add(el, [
       h("h3", null, heading),
@@ -12,5 +12,3 @@ function render({ model, el }) {
       rows.length ? scroll(heading, table(columns, rows)) : null]);
   }
 }
-
-export default { render };

@@ -3,7 +3,7 @@
 // attends to, who attends to it, or what every patch receives.
 
 import { d3 } from "./vendor.js";
-import { add, h } from "./dom.js";
+import { add, h, remembered } from "./dom.js";
 import { fixed, number } from "./format.js";
 import { unpack } from "./decode.js";
 import { takeAway } from "./keep.js";
@@ -36,14 +36,10 @@ export function photograph({ pixels }) {
 }
 
 // Colours that let a picture through: none where nothing attends, and the more of one colour the more attention.
-const veils = new WeakMap();
-export function veil(colours) {
-  if (!veils.has(colours)) {
-    const { r, g, b } = d3.rgb(colours.diverging(0.85));
-    veils.set(colours, { ...colours, sequential: (position) => `rgba(${r}, ${g}, ${b}, ${0.85 * Math.max(0, Math.min(1, position))})` });
-  }
-  return veils.get(colours);
-}
+export const veil = remembered((colours) => {
+  const { r, g, b } = d3.rgb(colours.diverging(0.85));
+  return { ...colours, sequential: (position) => `rgba(${r}, ${g}, ${b}, ${0.85 * Math.max(0, Math.min(1, position))})` };
+});
 
 // The image with `layer` over its patches.
 export function under(picture, layer) {

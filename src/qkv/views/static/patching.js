@@ -34,7 +34,7 @@ const cells = (packed, difference, caution) => {
 function picture(off, el, { title, caption, rows, name, told, unit = "", top = 1, least = 0.05 }) {
   const layers = [...new Set(rows.map((row) => row.layer))];
   const columns = [...new Set(rows.map((row) => row.i))];
-  const frame = figure(el, { title, caption });
+  const frame = figure(el, { title, caption }, off);
   chart(frame, (width, colours) => {
     const each = (width - 46) / columns.length;
     const longest = widthOf(columns.map(name), 110);
@@ -49,7 +49,6 @@ function picture(off, el, { title, caption, rows, name, told, unit = "", top = 1
       ],
     });
   });
-  off.add(frame.off);
 }
 
 function draw(off, el, found) {

@@ -17,7 +17,7 @@ function carried(play) {
   return template.replace("<!--given-->", () => given).replace("<!--libraries-->", () => libraries);
 }
 
-function render({ model, el }) {
+export default function render({ model, el }) {
   const play = model.get("play");
   const frame = h("iframe.playground", { title: "playground" });
   const close = h("button.chip", { type: "button", onclick: () => box.close() }, "back to the run");
@@ -35,5 +35,3 @@ function render({ model, el }) {
     open, box);
   return () => box.remove();
 }
-
-export default { render };

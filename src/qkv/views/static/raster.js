@@ -3,6 +3,7 @@
 // Pointer and arrow keys walk over the cells; `tell(row, column)` is called for the cell under them, `pick` on click or Enter.
 
 import { h } from "./dom.js";
+import { number } from "./format.js";
 import { takeAway } from "./keep.js";
 import { bar, lookUp } from "./scale.js";
 import { theme, onTheme } from "./theme.js";
@@ -83,8 +84,7 @@ export function raster(off, options) {
   }
   if (now.tell) {
     el.addEventListener("pointermove", (event) => move(...cell(event)));
-    el.addEventListener("pointerleave", () => (point(null), now.leave?.()));
-    el.addEventListener("blur", () => (point(null), now.leave?.()));
+    for (const end of ["pointerleave", "blur"]) el.addEventListener(end, () => (point(null), now.leave?.()));
     el.addEventListener("click", (event) => (move(...cell(event)), now.pick?.(...at)));
     el.addEventListener("keydown", (event) => {
       const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
@@ -110,12 +110,21 @@ export function raster(off, options) {
 }
 
 /**
- * A raster under its name, its colour bar below it, and a way to take all of it away as `file`; `inside` stands over it.
- * @param {Off} off @param {Raster & { name: string, file: string, words: string, colours: Colours, inside?: Element }} options
+ * Rasters of equal shape side by side on one readout, which says `rest` where the pointer is at no cell: `parts` are
+ * [name, values, scale]. Each stands under its name, its colour bar below it, with a way to take all of it away; `overlay` is the
+ * style of what stands over it. They are of `address`, and `cellName(row, column)` of a cell of it.
+ * @param {Off} off @param {{ address: string, rows: number, columns: number, parts: any[][], colours: Colours, words: string, rest: string,
+ *   cellName: (row: number, column: number) => string, digits?: number, overlay?: string | null }} options
  */
-export function framed(off, { name, file, words, colours, inside, ...options }) {
-  const { el } = raster(off, options);
-  if (inside) el.append(inside);
-  const whole = h("div.panel", null, h("p.small", null, h("span", null, name), takeAway(() => whole, file)), el, bar(options.scale, colours, words));
-  return whole;
+export function panels(off, { address, rows, columns, parts, colours, words, rest, cellName, digits = 3, overlay = null }) {
+  const readout = h("p.readout", { "aria-live": "polite" }, rest);
+  const style = `aspect-ratio:${Math.min(6, Math.max(0.75, columns / rows))}`;
+  const panel = ([name, values, scale]) => {
+    const { el } = raster(off, { label: `${address}, ${name}`, rows, columns, values, scale, style, leave: () => (readout.textContent = rest),
+      tell: (row, column) => (readout.textContent = `${cellName(row, column)}: ` + parts.map(([n, v]) => `${n} ${number(v[row * columns + column], digits)}`).join(", ")) });
+    if (overlay) el.append(h("span.overlay", { style: overlay }));
+    const whole = h("div.panel", null, h("p.small", null, h("span", null, name), takeAway(() => whole, `${address}-${name}`)), el, bar(scale, colours, words));
+    return whole;
+  };
+  return [h("div.panels", null, parts.map(panel)), readout];
 }

@@ -4,4 +4,4 @@
 import { show } from "./carried.js";
 import { openPage } from "./sections.js";
 
-show((main, payload, numbers) => void openPage(main, payload, null, numbers));
+show((main, payload, numbers) => openPage(main, payload, null, numbers), true);

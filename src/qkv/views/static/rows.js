@@ -5,7 +5,7 @@
 import { d3, Plot } from "./vendor.js";
 import { h, newId, together } from "./dom.js";
 import { number, plural, relative, tick, token, whole } from "./format.js";
-import { largest, unpack } from "./decode.js";
+import { unpack } from "./decode.js";
 import { chart, fitted, inside, plot } from "./figure.js";
 import { CONTROL, described, when } from "./control.js";
 import { raster } from "./raster.js";
@@ -85,8 +85,7 @@ function strips({ model, el, off, figure, recolour }, rows) {
   const scale = robust([last.values, ...(start ? [start.values] : [])], true);
   const first = Math.max(0, rows.shown.findIndex((row) => row.token_id === rows.example));
   let current = first;
-  const panels = together();
-  off.add(panels);
+  const panels = together(off);
   const by = rows.last_step === rows.step && !(rows.step < model.get("run").n_steps) ? "" : ` by step ${whole(rows.last_step)}, the last whose weights were kept`;
 
   function show(index) {
@@ -100,7 +99,7 @@ function strips({ model, el, off, figure, recolour }, rows) {
       parts.unshift(["before", before]);
       parts.push(["change", Float32Array.from(after, (v, i) => v - before[i])]);
     }
-    const same = start && largest(parts[2][1]) === 0;
+    const same = start && d3.max(parts[2][1], Math.abs) === 0;
     panels();
     const strip = ([name, values]) => {
       const panel = raster(panels, {
@@ -125,6 +124,4 @@ function build(place, rows) {
   strips(place, rows);
 }
 
-const render = view(build, { needs: (model) => model.get("rows"), redrawOn: ["rows"] });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("rows"), redrawOn: ["rows"] });

@@ -140,6 +140,4 @@ function build({ model, el, ask: may, hear }) {
   if (!model.get("drawn").size) draw(model.get("shown").slice(0, FIRST).map((run) => run.name));
 }
 
-const render = view(build);
-
-export default { render };
+export default view(build);

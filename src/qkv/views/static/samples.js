@@ -24,6 +24,4 @@ function build({ el }, samples) {
   }
 }
 
-const render = view(build, { needs: (model) => model.get("samples")?.length && model.get("samples"), redrawOn: ["samples"] });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("samples")?.length && model.get("samples"), redrawOn: ["samples"] });

@@ -81,8 +81,6 @@ export function nextToken(ask, position, off) {
       dial("top-p", { min: 0.05, max: 1, step: 0.05 }, state, "topP", (v) => (v < 1 ? fixed(v, 2) : "off"), draw)]);
   }
   const el = h("div.next-token", null, h("h4", null, "The next token"), said, dials, body);
-  const soon = inSight(el, look);
-  off.add(soon.off);
-  el.renew = el.point = soon;
+  el.renew = el.point = inSight(el, look, off);
   return el;
 }

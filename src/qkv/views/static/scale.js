@@ -1,6 +1,7 @@
 // @ts-check
 // From a value to a colour: linear from 0, logarithmic, or square root for probabilities; always with a bar of numbers.
 
+import { d3 } from "./vendor.js";
 import { h } from "./dom.js";
 import { number } from "./format.js";
 import { table } from "./theme.js";
@@ -67,13 +68,10 @@ export const squareRoot = (top = 1) => root(top, [0, 0.05, 0.25, 1]);
 
 // Signed where any value is below 0; else logarithmic where they span more than a factor of 50, or linear from 0.
 export function suited(values) {
-  let [lo, hi] = [Infinity, 0];
-  for (const v of values) {
-    if (v < 0) return robust([values], true);
-    if (v > 0 && v < lo) lo = v;
-    if (v > hi) hi = v;
-  }
+  const [least, hi] = d3.extent(values);
+  if (least < 0) return robust([values], true);
   if (!(hi > 0)) return linear(1);
+  const lo = d3.min(values, (v) => (v > 0 ? v : undefined));
   return hi / lo > 50 ? logarithmic(Math.max(lo, hi / 1e5), hi) : linear(hi);
 }
 

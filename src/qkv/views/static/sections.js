@@ -27,7 +27,7 @@ import play_section from "./play_section.js";
 import measures from "./measures.js";
 import slider from "./slider.js";
 import table from "./table.js";
-import { VERSION } from "./version.js";
+import { reads } from "./version.js";
 import tour from "./tour.js";
 import vocabulary from "./vocabulary.js";
 import words from "./words.js";
@@ -38,7 +38,7 @@ const MIXERS = { lstm: "the LSTM", mean: "the mean" }; // in attention's place
 
 // [id, heading, short name, key (or keys, or what says it of the payload) without which the section is empty, lead (or what makes
 // it of the payload), views]
-/** @type {[string, string | null, string | null, any, any, { render: Function }[]][]} */
+/** @type {[string, string | null, string | null, any, any, Function[]][]} */
 const SECTIONS = [
   ["answers", "Answers", "Answers", "answers", (payload) => `Common questions, answered from this run, with pictures. ${attends(payload) ? "L1.H0 is head 0 of layer 1, both" : "L1 is layer 1,"} counted from 0.`, [answers]],
   ["which-q", null, null, attends, "", [words]],
@@ -150,11 +150,7 @@ function navigation(shown, model) {
 // -> the model, or null for a payload of another version. `ask` is null where nothing can be computed; `numbers` is a
 // promise that the arrays of the payload are there.
 export function openPage(main, payload, ask = null, numbers = null) {
-  main.replaceChildren();
-  if (payload.version !== VERSION) {
-    main.append(h("p.missing", null, `This page reads payload version ${VERSION}; the data is version ${payload.version}. Write the report again with the qkv that made it.`));
-    return null;
-  }
+  if (!reads(main, payload)) return null;
   const steps = allSteps(payload);
   const first = payload.map?.rows.find((row) => row.kind === "W_Q") ?? payload.map?.rows[0];
   const model = createModel({ ...payload, ask, steps, step: steps[steps.length - 1] ?? 0, section: "", address: first?.address ?? payload.matrices?.items[0]?.address ?? null });
@@ -166,7 +162,7 @@ export function openPage(main, payload, ask = null, numbers = null) {
 
   const head = h("header.page-head", { id: "head" });
   main.append(head);
-  attempt(head, () => header.render({ model, el: head }));
+  attempt(head, () => header({ model, el: head }));
   main.append(...(payload.damaged ?? []).map((sentence) => h("p.missing.damaged", { role: "alert" }, `Not whole: ${sentence}.`)));
   const shown = SECTIONS.filter(([id, heading, , key]) => !(id === "measures" && empty(payload.map)) && (holds(key) || asks(id) || payload.missing[id]));
   main.append(navigation(shown, model));
@@ -179,16 +175,16 @@ export function openPage(main, payload, ask = null, numbers = null) {
     if (payload.missing[id] && !asks(id)) section.append(h("p.missing", null, payload.missing[id]));
     main.append(section);
     if (hasData && DATED[id]) asOf(model, section, DATED[id]);
-    if (hasData) views.forEach((view) => turn.add(section, () => view.render({ model, el: section }), { early: view === answers }));
+    if (hasData) views.forEach((view) => turn.add(section, () => view({ model, el: section }), { early: view === answers }));
   }
-  attempt(head, () => tour.render({ model, el: head })); // when its stops are there
+  attempt(head, () => tour({ model, el: head })); // when its stops are there
   const dock = h("div.dock");
   main.append(dock);
   attempt(dock, () => sentence({ model, el: dock }));
   if (steps.length > 1) {
     const bar = h("div.stepper");
     dock.append(bar);
-    slider.render({ model, el: bar });
+    slider({ model, el: bar });
   }
   watch(model, "step", atEnds(300, () => toAddress(model))); // a browser that writes a page's address misses some frames
   for (const key of ["address", "section"]) watch(model, key, () => toAddress(model));

@@ -9,7 +9,7 @@ import { watch } from "./model.js";
 const PLAY_MILLISECONDS = 6000; // from first to last
 const FRAME_AT_LEAST = 60;
 
-function render({ model, el }) {
+export default function render({ model, el }) {
   let steps = model.get("steps") || [];
   if (steps.length < 2) return () => {};
   const off = together();
@@ -60,5 +60,3 @@ function render({ model, el }) {
   show();
   return off;
 }
-
-export default { render };

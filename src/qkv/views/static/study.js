@@ -6,6 +6,8 @@ import { d3, Plot } from "./vendor.js";
 import { add, h, named, scroll, table } from "./dom.js";
 import { DASH, fixed, number, plural, tick, tickOfSteps, whole } from "./format.js";
 import { apart, chart, fitted, plot, series, widthOf } from "./figure.js";
+import { createModel } from "./model.js";
+import { reads } from "./version.js";
 import { view } from "./view.js";
 
 const COLOURS = ["Q", "K", "V", "O", "E", "MLP"]; // of the roles: told apart by everyone, in light and dark
@@ -146,6 +148,23 @@ function build({ model, el, figure }) {
     named("facts", [["design", study.design.slice(0, 12)], ["text", study.source], ["computed with", study.software], ["kind", study.quick ? "quick run" : "full run"]].filter(([, value]) => value))), log(study)]);
 }
 
-const render = view(build);
+const study = view(build);
+let off = () => {};
 
-export default { render };
+// The page of a study: `payload` stands in the file, or comes from the server of a live page, again and again.
+export function openStudy(main, payload) {
+  const titleOf = (summary) => summary.textContent.split(":")[0]; // counts come after it
+  const opened = [...main.querySelectorAll("details[open] > summary")].map(titleOf);
+  const [at, place] = [document.activeElement?.matches("summary") && titleOf(document.activeElement), scrollY];
+  off();
+  if (!reads(main, payload)) return;
+  const section = h("section", { id: "study" });
+  main.append(h("p.eyebrow", null, "qkv · study"), h("h1", null, payload.study.asks || payload.study.name), section);
+  off = study({ model: createModel(payload), el: section });
+  for (const summary of main.querySelectorAll("details > summary")) { // drawn again: what the reader had opened, and where they were
+    summary.parentElement.open = opened.includes(titleOf(summary));
+    if (titleOf(summary) === at) summary.focus({ preventScroll: true });
+  }
+  scrollTo({ top: place, behavior: "instant" });
+  document.documentElement.dataset.ready = "yes";
+}

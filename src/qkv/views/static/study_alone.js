@@ -2,9 +2,6 @@
 // The page of a study as a file.
 
 import { show } from "./carried.js";
-import { openStudy } from "./studied.js";
+import { openStudy } from "./study.js";
 
-show(async (main, payload, numbers) => {
-  await numbers;
-  openStudy(main, payload);
-});
+show(openStudy);

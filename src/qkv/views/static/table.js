@@ -37,6 +37,4 @@ function build({ model, el, off, figure, recolour }, rows) {
   drawLegend();
 }
 
-const render = view(build, { needs: (model) => model.get("rows")?.last && model.get("rows").shown.length && model.get("rows"), redrawOn: ["rows"] });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("rows")?.last && model.get("rows").shown.length && model.get("rows"), redrawOn: ["rows"] });

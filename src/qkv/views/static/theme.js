@@ -3,6 +3,7 @@
 // diverging map with a symmetric range for signed values; one sequential map for magnitudes and probabilities.
 
 import { d3 } from "./vendor.js";
+import { remembered } from "./dom.js";
 
 export const ROLES = ["E", "Q", "K", "V", "O", "MLP", "norm"];
 
@@ -33,31 +34,19 @@ export function theme(el) {
  *   on: (position: number) => string }} Colours
  */
 
+// Black is read on what is lighter than LIGHT, white on the rest: at 4.5 : 1 at least, even on the middle of a map, where anything
+// softer than these two is less than text needs (WCAG 2.1, 1.4.3).
+const LIGHT = 49.4; // of CIELAB, where both stand out as much
+
 /** @returns {Colours} */
 function colours(read) {
   const stops = (name) => read(name).split(/\s+/);
-  const map = (name) => d3.piecewise(d3.interpolateLab, stops(name));
+  const [sequential, diverging] = ["sequential", "diverging"].map((name) => d3.piecewise(d3.interpolateLab, stops(name)));
   return {
     ink: read("ink"), soft: read("ink-soft"), faint: read("ink-faint"), line: read("line"), paper: read("paper"),
     panel: read("panel"), accent: read("accent"), mute: read("mute"), font: read("sans"),
     role: Object.fromEntries(ROLES.map((role) => [role, read(`role-${role}`)])),
-    sequential: map("sequential"), diverging: map("diverging"), on: readable(map("sequential")),
-  };
-}
-
-// (position on the sequential map) -> whichever of black and white stands out more on that colour: 4.58 : 1 on the middle
-// grey, where anything softer than these two is less than text needs (WCAG 2.1, 1.4.3: 4.5 : 1).
-function readable(map) {
-  const [ink, paper] = ["#000000", "#ffffff"];
-  const light = (colour) => {
-    const { r, g, b } = d3.rgb(colour);
-    const linear = [r, g, b].map((v) => ((v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
-  };
-  const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-  return (position) => {
-    const under = light(map(Math.min(1, position)));
-    return contrast(under, light(ink)) >= contrast(under, light(paper)) ? ink : paper;
+    sequential, diverging, on: (position) => (d3.lab(sequential(Math.min(1, position))).l > LIGHT ? "#000000" : "#ffffff"),
   };
 }
 
@@ -69,15 +58,11 @@ export function onTheme(redraw) {
 }
 
 // 256 colours of an interpolator as RGBA bytes, for rasters; made once for each.
-const tables = new WeakMap();
-
-export function table(interpolate) {
-  if (tables.has(interpolate)) return tables.get(interpolate);
+export const table = remembered((interpolate) => {
   const colours = new Uint8ClampedArray(256 * 4);
   for (let i = 0; i < 256; i++) {
     const { r, g, b, opacity } = d3.rgb(interpolate(i / 255));
     colours.set([r, g, b, 255 * opacity], i * 4);
   }
-  tables.set(interpolate, colours);
   return colours;
-}
+});

@@ -2,7 +2,7 @@
 // The tokens of a text: their names, with those that spell one character together, and the text as buttons, one a token,
 // shaded by what a head reads or by who reads it.
 
-import { add, clear, h } from "./dom.js";
+import { add, clear, h, remembered } from "./dom.js";
 import { token } from "./format.js";
 
 /** @import { Colours } from "./theme.js" */
@@ -13,16 +13,6 @@ const [encoder, decoder] = [new TextEncoder(), new TextDecoder("utf-8", { ignore
 
 const bytesOf = (name) => (PART.test(name) ? Uint8Array.from(name.match(/[0-9A-F]{2}(?=[+>])/g), (digits) => parseInt(digits, 16)) : encoder.encode(name));
 
-// How many bytes at the end begin a character that was cut off.
-function cutOff(bytes) {
-  for (let n = 1; n <= Math.min(3, bytes.length); n++) {
-    const byte = bytes[bytes.length - n];
-    if (byte >= 0xc0) return n < (byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2) ? n : 0;
-    if (byte < 0x80) return 0;
-  }
-  return 0;
-}
-
 /**
  * The characters, as a reader sees them, that take several tokens: `to` is behind the last of them. None where the tokens spell
  * no text.
@@ -31,9 +21,9 @@ function cutOff(bytes) {
 export function characters(tokens) {
   const parts = tokens.map(bytesOf);
   const all = Uint8Array.from(parts.flatMap((part) => [...part]));
-  const whole = all.subarray(0, all.length - cutOff(all));
-  const text = decoder.decode(whole);
-  if (encoder.encode(text).length !== whole.length) return [];
+  const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(all, { stream: true }); // without a character that was cut off
+  const whole = encoder.encode(text);
+  if (whole.some((byte, i) => byte !== all[i])) return [];
   const ends = new Set();
   let [from, start, at] = [0, 0, 0];
   const segments = globalThis.Intl?.Segmenter ? [...new Intl.Segmenter().segment(text)].map((one) => one.segment) : [...text];
@@ -49,17 +39,12 @@ export function characters(tokens) {
   return found;
 }
 
-const named = new WeakMap();
-
-/** Each token as a person reads it: part of a character by the character, `😀 2/4`. @param {string[]} tokens @returns {string[]} */
-export function namesOf(tokens) {
-  if (!named.has(tokens)) {
-    const names = tokens.map(token);
-    for (const { from, to, text } of characters(tokens)) for (let i = from; i < to; i++) names[i] = `${token(text)} ${i - from + 1}/${to - from}`;
-    named.set(tokens, names);
-  }
-  return named.get(tokens);
-}
+/** Each token as a person reads it: part of a character by the character, `😀 2/4`. @type {(tokens: string[]) => string[]} */
+export const namesOf = remembered((tokens) => {
+  const names = tokens.map(token);
+  for (const { from, to, text } of characters(tokens)) for (let i = from; i < to; i++) names[i] = `${token(text)} ${i - from + 1}/${to - from}`;
+  return names;
+});
 
 // Whether its first letter belongs to a script that is written from right to left.
 const leftwards = (text) => /^[^\p{L}]*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u.test(text);

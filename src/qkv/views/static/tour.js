@@ -13,11 +13,9 @@ const STOPS = [
   ["words", "What became of the words", "Drag the slider: tokens with similar use move together."],
 ];
 
-function render({ model, el }) {
+export default function render({ model, el }) {
   const there = STOPS.filter(([id]) => document.getElementById(id));
   if (there.length < 3) return;
   el.append(h("details.tour", null, h("summary", null, `First visit? A tour in ${there.length} stops`),
     h("ol", null, there.map(([id, what, how]) => h("li", null, wayTo(model, id, what), h("span", null, how))))));
 }
-
-export default { render };

@@ -32,23 +32,16 @@ import { onTheme } from "./theme.js";
 export function view(build, { needs = () => true, redrawOn = [] } = {}) {
   return ({ model, el }) => {
     const all = together();
-    let parts = together();
-    const make = (place) => {
+    const parts = together(all);
+    const place = redrawOn.length ? el.appendChild(h("div")) : el;
+    const make = () => {
       parts();
+      if (place !== el) clear(place);
       const found = needs(model);
       if (found) build(placeOf(model, place, parts), found);
     };
-    if (redrawOn.length) {
-      const place = h("div");
-      el.append(place);
-      const again = () => {
-        clear(place);
-        make(place);
-      };
-      for (const key of redrawOn) all.add(watch(model, key, again));
-      make(place);
-    } else make(el);
-    all.add(parts);
+    for (const key of redrawOn) all.add(watch(model, key, make));
+    make();
     return all;
   };
 }
@@ -59,16 +52,8 @@ function placeOf(model, el, off) {
   return {
     model, el, off, hear,
     ask: (question) => (model.get("host").can.includes(question) ? model.get("ask") : null),
-    figure(options, host = el) {
-      const frame = figure(host, options);
-      off.add(frame.off);
-      return frame;
-    },
-    follow(keys, run) {
-      const soon = inSight(el, run);
-      off.add(soon.off);
-      hear(keys, soon);
-    },
+    figure: (options, host = el) => figure(host, options, off),
+    follow: (keys, run) => hear(keys, inSight(el, run, off)),
     recolour: (draw) => void off.add(onTheme(draw)),
   };
 }

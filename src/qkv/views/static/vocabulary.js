@@ -71,7 +71,7 @@ function trio({ model, el, off, figure }, section) {
   const choices = controls(state, () => [nHeads > 1 ? { key: "head", label: "head", options: d3.range(nHeads).map((i) => [i, `H${i}`]) } : null], () => draw()).el;
   choices.prepend(...selects);
   frame.body.append(choices, body, legend);
-  const parts = together();
+  const parts = together(off);
   function draw() {
     parts();
     const at = stepIndex(section.steps, model.get("step"));
@@ -89,7 +89,6 @@ function trio({ model, el, off, figure }, section) {
     }));
     clear(legend).append(bar(scale, colours, `cosine, step ${whole(section.steps[at])}`));
   }
-  off.add(parts);
   return draw;
 }
 
@@ -140,6 +139,4 @@ function build(place, section) {
   pointed();
 }
 
-const render = view(build, { needs: (model) => model.get("words"), redrawOn: ["words"] });
-
-export default { render };
+export default view(build, { needs: (model) => model.get("words"), redrawOn: ["words"] });

@@ -20,7 +20,7 @@ function picture(sizes) {
     box(296, 34, 64, 76, "box-q", "q"), note(328, 130, `n × ${whole(head)}`), note(400, 76, "output"));
 }
 
-function render({ model, el }) {
+export default function render({ model, el }) {
   const { sizes, unit } = model.get("run");
   const [each, what, first] = unit === "image" ? ["n patches", "image", ["the values of a patch times the table ", h("code", null, "W_E")]] : ["n tokens", "text", ["a row of the table ", h("code", null, "W_E")]];
   el.append(h("div.aside", null,
@@ -33,5 +33,3 @@ function render({ model, el }) {
       h("p", null, unit === "image" ? "A patch" : "A token", " asks with its q and is found by its k: q · k is a ", h("b", null, "score"), ", and a softmax over the scores gives the ", h("b", null, "pattern"), ", the attention weights. They weight the v of all ", each.slice(2), "; ", h("code.o", null, "W_O"), " maps the sum back to width d_model.")),
     sizes.d_model && sizes.d_head ? picture(sizes) : null));
 }
-
-export default { render };

@@ -10,7 +10,7 @@ import { ALIKE, band, betweenSeeds, grouped, summary } from "./groups.js";
 import { createModel } from "./model.js";
 import { overlay, smoothed } from "./overlay.js";
 import list from "./runs_list.js";
-import { VERSION } from "./version.js";
+import { reads } from "./version.js";
 import { controls, view } from "./view.js";
 
 const PALETTE = ["#3f7fbf", "#d9742b", "#2f9d84", "#b44a9a", "#8a7a1f", "#c23b4b", "#6a63c9", "#4a9b3a", "#a36a4a", "#6f7782"]; // 3 : 1 at least on light and dark
@@ -150,8 +150,7 @@ const across = view(({ model, figure, hear, ask: may, el, off }) => {
     told.textContent = out.length ? `${plural(out.length, "run")} left out: ${out.slice(0, 3).map(([name, why]) => `${name} (${why})`).join("; ")}${out.length > 3 ? " …" : ""}` : "";
     draw();
   }, (error) => say(told, error.message));
-  const seen = inSight(el, load);
-  off.add(seen.off);
+  const seen = inSight(el, load, off);
   hear(["drawn"], seen);
   hear(["runs", "group"], draw);
   if (state.measure || kinds.length > 1) seen();
@@ -251,11 +250,10 @@ function follow(model, { ask, listen, payload, spend }, load) {
   }, (stands) => model.set("connected", stands));
 }
 
-/** @param {HTMLElement} main @param {any} board @param {{ ask: any, listen: any, payload: any, spend: any } | null} server */
-export function openWorkbench(main, board, server) {
-  main.replaceChildren();
+/** @param {HTMLElement} main @param {any} board @param {{ ask: any, listen: any, payload: any, spend: any } | null} [server] */
+export function openWorkbench(main, board, server = null) {
   document.documentElement.dataset.ready = "yes";
-  if (board.version !== VERSION) return main.append(h("p.missing", null, `This page reads payload version ${VERSION}; the data is version ${board.version}. Write the page again with the qkv that made it.`));
+  if (!reads(main, board)) return undefined;
   const held = new Map(Object.entries(board.curves).map(([name, quantities]) => [name, readAll(quantities)]));
   const model = createModel({ ...board, curves: held, ask: server?.ask, shown: board.runs, drawn: new Set(), group: "", colourOf: null });
   model.set("colourOf", colouring(model));
@@ -265,11 +263,11 @@ export function openWorkbench(main, board, server) {
   const section = (id, title, part) => {
     const el = h("section.section", { id }, h("h2", null, title));
     main.append(el);
-    part.render({ model, el });
+    part({ model, el });
   };
   section("runs", "Runs", list);
-  section("curves", "Curves", { render: curves });
-  section("across", "Across runs", { render: across });
+  section("curves", "Curves", curves);
+  section("across", "Across runs", across);
   if (!server) return undefined;
   const load = loading(model, server.ask);
   main.querySelector("#curves").append(load.told);

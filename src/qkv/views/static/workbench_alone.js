@@ -4,7 +4,4 @@
 import { show } from "./carried.js";
 import { openWorkbench } from "./workbench.js";
 
-show(async (main, payload, numbers) => {
-  await numbers;
-  openWorkbench(main, payload, null);
-});
+show(openWorkbench);

@@ -169,24 +169,22 @@ def study_section(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> Stu
     """A verdict and the log it rests on. Without the log there are mean curves and no intervals around them."""
     rows, verdict = list(rows), as_shown(verdict)
     reported = _reported(rows)
+    effects = []
+    for row, axis in zip(verdict["contrasts"], axes(verdict["contrasts"]), strict=True):
+        own = {"unit": unit_words(row["unit"]), "expected": expected_cell(row, verdict), "values": values_of(row)}
+        effects.append(payload(StudyEffect, row, **own, axis=axis))
     return payload(
         StudySection,
         verdict,
         name=verdict["study"],
         answers=tuple(row["name"] for row in answering(verdict)),
         figures=(ANSWER_COLUMNS, *map(answer_cells, answering(verdict))),
-        math=tuple(verdict.get("math", ())),
         counting=counting_words(verdict),
-        effects=tuple(
-            _effect(row, axis, expected_cell(row, verdict))
-            for row, axis in zip(verdict["contrasts"], axes(verdict["contrasts"]), strict=True)
-        ),
+        effects=tuple(effects),
         arms=tuple(
             _arm(arm, reported[arm["name"]], of, yardstick(verdict, arm))
             for arm, of in zip(verdict["arms"], _of(verdict["arms"]), strict=True)
         ),
-        not_reached=tuple(verdict["not_reached"]),
-        notes=tuple(verdict["notes"]),
         told=tuple(expectations(verdict)),
         designs=_designs(rows, (*verdict["earlier_designs"], verdict["seeds"])),
         source=f"{verdict['source']['name']}, sha256 {verdict['source']['sha256'][:16]}",
@@ -332,11 +330,6 @@ def values_of(row: JsonMapping) -> tuple[float, ...]:
     return tuple(value - (row["nominal"] or 0.0) for value in row["values"])
 
 
-def _effect(row: JsonMapping, axis: int, expected: str) -> StudyEffect:
-    told = {"unit": unit_words(row["unit"]), "expected": expected, "values": values_of(row), "axis": axis}
-    return payload(StudyEffect, row, **told)
-
-
 def _of(arms: Sequence[JsonMapping]) -> list[str]:
     """What each arm's loss is of: its task, and the text where the study has several for that task."""
     texts: dict[str, set[str]] = defaultdict(set)
@@ -351,27 +344,11 @@ def _arm(arm: JsonMapping, runs: Sequence[JsonMapping], of: str, known: str) -> 
     if not steps and arm["curve"]:  # a verdict without its log
         steps, mean = (tuple(column) for column in zip(*arm["curve"], strict=True))
         lows = highs = (None,) * len(steps)
-    return payload(
-        StudyArm,
-        arm,
-        known=known,
-        frozen=tuple(arm["frozen"]),
-        low=low,
-        high=high,
-        n=len(arm["losses"]),
-        rates=tuple(arm["rates"]),
-        steps=steps,
-        mean=mean,
-        lows=lows,
-        highs=highs,
-        of=of,
-    )
+    curve = {"steps": steps, "mean": mean, "lows": lows, "highs": highs}
+    return payload(StudyArm, arm, known=known, low=low, high=high, n=len(arm["losses"]), of=of, **curve)
 
 
-Bounds = tuple[float | None, float | None]
-
-
-def _interval(values: Sequence[float]) -> Bounds:
+def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
     """95 % t interval; (None, None) for fewer than two values, or where SciPy is not there to say."""
     if len(values) < 2:
         return None, None

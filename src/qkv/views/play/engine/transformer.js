@@ -107,9 +107,7 @@ export class Transformer {
     const rows = this.batch * this.length;
     const W = (name) => this.W[`L${layer}.${name}`];
     this.norm(`L${layer}.norm1.gain`, at.x, at.unit1, at.inverse1, at.h1);
-    product(at.q, at.h1, W("W_Q"), rows, d, d);
-    product(at.k, at.h1, W("W_K"), rows, d, d);
-    product(at.v, at.h1, W("W_V"), rows, d, d);
+    for (const [name, into] of [["W_Q", at.q], ["W_K", at.k], ["W_V", at.v]]) product(into, at.h1, W(name), rows, d, d);
     this.eachHead((row, square, n, width) => {
       multiply(at.pattern, square, n, at.q, row, d, 1, at.k, row, 1, d, n, n, width, false);
       causalSoftmax(at.pattern, square, n, this.scale);
