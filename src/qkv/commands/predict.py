@@ -27,7 +27,7 @@ from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.run import Run
-    from qkv.tasks import PredictOptions, Task
+    from qkv.tasks import PredictOptions
     from qkv.tasks.task import Ranked
 
 
@@ -77,7 +77,11 @@ def run(args: argparse.Namespace) -> None:
     names = ("tokens", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty", "special", "chat")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     for name in (name for name in given if name not in loaded.task.predict_options):
-        raise UserError(_no_meaning(name, loaded.task))
+        known = " or ".join(map(_option, loaded.task.predict_options)) or "no option"
+        raise UserError(
+            f"{_option(name)} has no meaning for a run of the task {loaded.task.name}, whose predictions go by {known};"
+            " leave it out"
+        )
     marks = screen.STANDS_OUT if loaded.task.marks and sys.stdout.isatty() and not args.json else ("", "")
     options = PredictOptions(**given, marks=marks)
     inputs = read_texts(args.texts, f"qkv predict {shlex.quote(args.run)}")
@@ -120,15 +124,6 @@ def _print_scores(found: "Ranked | list[Ranked]", indent: str = "  ") -> None:
             _print_scores(one, indent * 2)
         else:
             print(f"{indent}{one['probability']:6.1%}  {screen.token(str(one['output']))}")
-
-
-def _no_meaning(name: str, task: "Task") -> str:
-    """What is said of an option that predictions of the task do not go by."""
-    known = " or ".join(_option(one) for one in task.predict_options)
-    return (
-        f"{_option(name)} has no meaning for a run of the task {task.name}, whose predictions go by"
-        f" {known or 'no option'}; leave it out"
-    )
 
 
 def _option(name: str) -> str:

@@ -360,7 +360,9 @@ def _read(path: Path, given: JsonObject) -> Own:
     for what, value, known in (("task", task, _TASKS), ("tokenizer", table.get("tokenizer", "char"), KINDS)):
         if value not in known:
             raise ConfigError(unknown(what, value, known))
-    base, values = _base(table.get("base", {})), table.get("values", {})
+    values, of_base = table.get("values", {}), dict(table.get("base", {}))
+    changes = _changes(of_base.pop("changes", []), "base.changes")
+    base = _Arm(name="base", what="", settings=_settings(of_base, "base"), changes=changes)
     items = [{"name": name, **_item(value, f"arms.{name}", _OWN_ARM_KEYS)} for name, value in table["arms"].items()]
     of_sets = {name: _item(value, f"sets.{name}", _OWN_ARM_KEYS) for name, value in table.get("sets", {}).items()}
     arms = tuple(_read_arm(item, names, base, of_sets) for item, names in repeated(items, _OWN_ARM_KEYS, values))
@@ -392,12 +394,6 @@ def _source(path: Path, source: str) -> str:
     """Its whole path: a file or folder beside the study's file, else in the folder where the command is typed."""
     beside = path.parent / source
     return whole_source(str(beside) if source and beside.exists() else source)
-
-
-def _base(given: JsonObject) -> _Arm:
-    changes = _changes(given.get("changes", []), "base.changes")
-    settings = _settings({name: value for name, value in given.items() if name != "changes"}, "base")
-    return _Arm(name="base", what="", settings=settings, changes=changes)
 
 
 def _item(value: object, where: str, keys: Mapping[str, str]) -> JsonObject:
@@ -497,11 +493,8 @@ def _probe_and_unit(quantity: str) -> tuple[str, str]:
     """What measures it, empty where it needs no probe of its own, and its unit."""
     if is_metric(quantity):
         return quantity, _NO_UNIT
-    return (
-        QUANTITIES[quantity if quantity in QUANTITIES else _kind_of(quantity)]
-        if _is_known(quantity)
-        else ("", _NO_UNIT)
-    )
+    kind = quantity if quantity in QUANTITIES else _kind_of(quantity)
+    return QUANTITIES[kind] if _is_known(quantity) else ("", _NO_UNIT)
 
 
 def _kind_of(quantity: str) -> str:

@@ -248,11 +248,6 @@ def _pretrained(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
     return _loop(trial, parts, watchers)
 
 
-def _inner_study(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
-    """A little study of its own instead of a training."""
-    return Trained(measures=inner_study(trial, None))
-
-
 TRAINERS: Mapping[str, Callable[[Trial, Parts, Watchers], Trained]] = {
     "loop": _loop,
     "timed": _timed,
@@ -262,6 +257,6 @@ TRAINERS: Mapping[str, Callable[[Trial, Parts, Watchers], Trained]] = {
     "two halves": _two_halves,
     "pretrained": _pretrained,
     "contrastive": train_contrastive,
-    "inner study": _inner_study,
+    "inner study": lambda trial, parts, watchers: Trained(measures=inner_study(trial, None)),
 }
 """Name -> how a model is trained. A new way is one function and one line here."""

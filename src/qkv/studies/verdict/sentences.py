@@ -263,11 +263,9 @@ def expected_words(expected: JsonMapping | None, whats: Mapping[str, str] | None
     if "near" in expected:
         return f"within {expected['within']:g} of {expected['near']:g}"
     ((name, value),) = expected.items()
-    return (
-        f"{name} {value:g}"
-        if name in ("above", "below")
-        else f"{name.replace('_', ' ')} `{(whats or {}).get(value, value)}`"
-    )
+    if name in ("above", "below"):
+        return f"{name} {value:g}"
+    return f"{name.replace('_', ' ')} `{(whats or {}).get(value, value)}`"
 
 
 def plainly(question: Question, effects: Sequence[Effect], guessing: Collection[str] = ()) -> list[str]:
@@ -323,17 +321,13 @@ def two_digits(value: float | None, unit: str, signed: bool = True) -> str:
     """An effect in prose: two digits, whole numbers of what is counted, percent of what is a share."""
     if value is None or not math.isfinite(value):
         return amount(value, signed)
-    if _is_share(unit):
+    if unit.startswith("of ") and not unit.endswith("norm"):
         return f"{two_digits(100 * value, '', signed)}%"
     if value == 0:
         return "0"
     places = 0 if unit in COUNTED else max(0, 1 - int(f"{value:.1e}".partition("e")[2]))
     places += 95 <= abs(value) < 100 and unit not in COUNTED
     return f"{value if signed else abs(value):{'+' * signed},.{places}f}"
-
-
-def _is_share(unit: str) -> bool:
-    return unit.startswith("of ") and not unit.endswith("norm")
 
 
 def _replicates(first: Effect, made: JsonMapping) -> str:
@@ -377,20 +371,14 @@ def intervals(effect: Effect) -> str:
 
 def _of_the_whole(made: JsonMapping, unit: str) -> list[str]:
     """What has to be known of the whole study beside its tables."""
-    margins = " and ".join(two_digits(margin, unit, signed=False) for margin in made["earlier_margins"])
     counted = re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", made["counted"].replace(" %", "%"))
-    return [
-        *filter(None, counted.split("; ")),
-        *([f"The same trainings were judged before with a margin of {margins}"] if margins else []),
-        *(
-            [
-                "Trainings made for other designs of this question on this text, with other effects or arms, count here"
-                f" too: {', '.join(f'`{name}`' for name in made['taken_over'])}"
-            ]
-            if made["taken_over"]
-            else []
-        ),
-    ]
+    found = list(filter(None, counted.split("; ")))
+    if margins := " and ".join(two_digits(margin, unit, signed=False) for margin in made["earlier_margins"]):
+        found.append(f"The same trainings were judged before with a margin of {margins}")
+    if others := ", ".join(f"`{name}`" for name in made["taken_over"]):
+        which = "Trainings made for other designs of this question on this text, with other effects or arms,"
+        found.append(f"{which} count here too: {others}")
+    return found
 
 
 def notes(effects: Sequence[Effect], arms: Sequence[JsonMapping]) -> list[str]:
