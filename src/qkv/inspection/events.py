@@ -221,15 +221,7 @@ def over_fitting(telemetry: Telemetry, arm: int) -> list[Happening]:
     ]
 
 
-DETECTORS: tuple[Detector, ...] = (
-    explosions,
-    over_fitting,
-    specialists,
-    collapses,
-    saturation,
-    plateau,
-    dead_heads,
-)
+DETECTORS: tuple[Detector, ...] = (explosions, over_fitting, specialists, collapses, saturation, plateau, dead_heads)
 """A new kind of event is one function and one place here."""
 
 

@@ -36,12 +36,7 @@ class RunLog(Observer):
     def after_update(self, record: StepRecord) -> None:
         """One row of losses; a row of the clock now and then."""
         self.store.add_step(
-            record.step,
-            tokens=record.tokens,
-            loss=record.loss,
-            lr=record.lr,
-            grad_norm=record.grad_norm,
-            arm=self.arm,
+            record.step, tokens=record.tokens, loss=record.loss, lr=record.lr, grad_norm=record.grad_norm, arm=self.arm
         )
         seconds, tokens = self._clock
         if record.wall_seconds - seconds >= CLOCK_SECONDS or not tokens:

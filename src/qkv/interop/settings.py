@@ -246,20 +246,12 @@ class Labels:
         out["label2id"] = {name: i for i, name in enumerate(config.classes)}
 
 
+_ORIGINAL = "original_max_position_embeddings"
 _ROPE_KEYS = {
     "default": (),
     "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": (
-        "factor",
-        "attention_factor",
-        "beta_fast",
-        "beta_slow",
-        "mscale",
-        "mscale_all_dim",
-        "original_max_position_embeddings",
-        "truncate",
-    ),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", _ORIGINAL),
+    "yarn": ("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", _ORIGINAL, "truncate"),
 }
 
 
@@ -324,7 +316,7 @@ class Rope:
             words |= {"beta_slow": scaling.slow, "beta_fast": scaling.fast, "attention_factor": scaling.stretch}
             words |= {} if scaling.whole_pairs else {"truncate": False}
         if scaling.original_ctx:
-            words["original_max_position_embeddings"] = scaling.original_ctx
+            words[_ORIGINAL] = scaling.original_ctx
         out["rope_scaling"] = words
 
 
@@ -352,8 +344,7 @@ class _RopeSettings:
             raise self.reading.refuse(self.key, "factor must be above 0")
         if kind == "linear":
             return RopeScaling(kind="linear", factor=factor)
-        name = "original_max_position_embeddings"
-        original = int(self.number(name, self.reading.given.get(name)))
+        original = int(self.number(_ORIGINAL, self.reading.given.get(_ORIGINAL)))
         if kind == "llama3":
             slow, fast = self.number("low_freq_factor"), self.number("high_freq_factor")
             return RopeScaling(kind="llama3", factor=factor, slow=slow, fast=fast, original_ctx=original)

@@ -112,10 +112,7 @@ START: Mapping[str, Mapping[str, Draw]] = {
     ),
     # Devlin et al. 2018 (arXiv 1810.04805); google-research/bert `create_initializer`.
     "bert": _rows(
-        _truncated_normal(0.02),
-        W_E=_truncated_normal(0.02),
-        W_pos=_truncated_normal(0.02),
-        W_U=_truncated_normal(0.02),
+        _truncated_normal(0.02), W_E=_truncated_normal(0.02), W_pos=_truncated_normal(0.02), W_U=_truncated_normal(0.02)
     ),
     # Touvron et al. 2023 (arXiv 2302.13971) as released: plain normal everywhere.
     "normal": _rows(_normal(0.02), W_E=_normal(0.02), W_pos=_normal(0.02), W_U=_normal(0.02)),

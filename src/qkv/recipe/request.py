@@ -477,9 +477,7 @@ def _parent(request: Request, task: Task) -> _Parent | None:
     if (config.imported or config.watched) and task.tokenizer and not tokenizer.is_file():
         raise RunFolderError(f"--from {request.from_run} came without a tokenizer, so it cannot read a text")
     return _Parent(
-        preset=config.preset,
-        model=config.model,
-        tokenizer=str(tokenizer.absolute()) if tokenizer.is_file() else "",
+        preset=config.preset, model=config.model, tokenizer=str(tokenizer.absolute()) if tokenizer.is_file() else ""
     )
 
 

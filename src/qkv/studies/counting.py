@@ -111,10 +111,7 @@ def compared(design: Design, baselines: Sequence[JsonMapping], losses: Mapping[s
 
 
 def _beside(
-    shown: Arm,
-    arms: Sequence[Arm],
-    counted: Mapping[tuple[str, str], JsonMapping],
-    losses: Mapping[str, float | None],
+    shown: Arm, arms: Sequence[Arm], counted: Mapping[tuple[str, str], JsonMapping], losses: Mapping[str, float | None]
 ) -> JsonObject:
     row, alike = counted[shown.task, shown.text], [arm for arm in arms if arm.task == shown.task]
     better = sum((losses[arm.name] or 0.0) < counted[arm.task, arm.text]["nats"] for arm in alike)

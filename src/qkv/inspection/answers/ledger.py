@@ -84,7 +84,7 @@ def ledger(evidence: Evidence) -> Answer | None:
     direction = "fell" if sign < 0 else "rose"
     more = [
         f"From step {found.first_step:,} to {found.last_step:,}, all matrices together account for it to within "
-        f"{number(abs(found.error))} nats ({percent(abs(found.error / found.change))}).",
+        f"{number(abs(found.error))} nats ({percent(abs(found.error / found.change))})."
     ]
     more += [f"Change of the loss by kind of matrix, in nats: {by_kind}."]
     if sign * found.earned[worst] < 0:

@@ -155,9 +155,7 @@ def _loop(trial: Trial, parts: Parts, watchers: Watchers, constraint: Constraint
         )
     curve = _Curve(parts.config.training.schedule.steps)
     outcome = parts.train(
-        constraint=constraint or parts.plan,
-        observers=[curve, *watchers],
-        random_labels=trial.arm.labels == "uniform",
+        constraint=constraint or parts.plan, observers=[curve, *watchers], random_labels=trial.arm.labels == "uniform"
     )
     best = outcome.best_loss
     return Trained(

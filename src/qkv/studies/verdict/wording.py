@@ -13,10 +13,7 @@ from qkv.studies.engine.assembly import layout_of, preset_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale
 from qkv.words import many
 
-_STREAMS = {
-    "digits": "the handwritten digits that come with scikit-learn",
-    "images": "the images of {images}",
-}
+_STREAMS = {"digits": "the handwritten digits that come with scikit-learn", "images": "the images of {images}"}
 _TASKS = {"causal": "next", "masked": "hidden"}
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 _STARTS = {"gpt2": "N(0, 0.02)", "xavier": "Glorot", "zero_out": "W_O, W_out and W_U at 0", "recurrent": "an LSTM's"}

@@ -149,11 +149,7 @@ class _Listening(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         return self._tape._keep(func, args, kwargs or {}, func(*args, **(kwargs or {})))
 
