@@ -132,16 +132,13 @@ def gate(found: JsonMapping) -> str:
             f"These models predict worse than counting ({_against(found)}), so this answer is about models that have"
             " not yet learned the text."
         )
-    worse = [f"{_named(one)} ({_against(one)})" for one in found.get("also", ()) if _loses(one)]
+    losing = [one for one in found.get("also", ()) if _loses(one)]
+    worse = [f"{one.get('of_what', 'next tokens')} ({_against(one)})" for one in losing]
     return f"Its models predict some things worse than counting: {listed(worse)}." if worse else ""
 
 
 def _loses(found: JsonMapping) -> bool:
     return found["ngram"] is not None and found["trained"] is not None and found["trained"] >= found["ngram"]
-
-
-def _named(found: JsonMapping) -> str:
-    return found.get("of_what", "next tokens")
 
 
 def counting_words(verdict: JsonMapping) -> str:

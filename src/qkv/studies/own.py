@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -309,18 +310,15 @@ class Own:
                         raise ConfigError(f"{self.path}: effects {effect.name!r}: {unknown('of', quantity, known)}")
 
 
-class _located:
+@contextmanager
+def _located(path: Path, where: str = "") -> Iterator[None]:
     """Puts the file, and where in it, before the words of a mistake."""
-
-    def __init__(self, path: Path, where: str = "") -> None:
-        self._path, self._where = str(path), f"{where}: " if where else ""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UserError) and not str(error).startswith(self._path):
-            raise type(error)(f"{self._path}: {self._where}{error}") from None
+    try:
+        yield
+    except UserError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise type(error)(f"{path}: {where and f'{where}: '}{error}") from None
 
 
 def is_own(name: str) -> bool:
@@ -407,7 +405,7 @@ def _read_arm(item: JsonObject, names: JsonMapping, base: _Arm, sets: Mapping[st
     where = f"arms.{name}"
     table = checked(made, where, _OWN_ARM_KEYS)
     own, changes = _settings(table.get("set", {}), f"{where}.set"), _changes(table.get("changes", []), where)
-    does = [f"{_called(path)} {_written(value)}" for path, value in own.items()]
+    does = [f"{_called(path)} {str(v).lower() if isinstance(v, bool) else v}" for path, v in own.items()]
     what = table.get("what") or "; ".join([*does, *changes]) or "as the base"
     if table.get("trainer", "loop") not in _TRAINERS:
         raise ConfigError(f"{where}: {unknown('trainer', table['trainer'], _TRAINERS)}")
@@ -419,10 +417,6 @@ def _called(path: str) -> str:
     """The last part of a setting's name; of what is of a kind, the one before."""
     *above, last = path.split(".")
     return above[-1] if last in ("kind", "code") else last
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _changes(given: list[str], where: str) -> tuple[str, ...]:

@@ -95,6 +95,7 @@ def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -
     r, rows = first.result, [effect_row(effect) for effect in effects]
     guessing, brief = _worse_than_guessing(effects, made), scale_words(made, first.contrast.arms)
     said = plainly(question, effects, guessing)
+    worse = [effect.contrast.what for effect in effects if effect.contrast.name in guessing]
     lengths = accumulate(map(_n_words, said), initial=_n_words(brief))
     n_first = max(1, sum(length <= LONGEST_ANSWER for length in lengths) - 1)
     of = f"{condition_words(made['setting'])} {_replicates(first, made)}."
@@ -123,7 +124,7 @@ def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -
         "notes": [
             *_of_the_whole(made, unit),
             *notes(effects, made["arms"]),
-            *([f"Worse than uniform guessing: {'; '.join(_whats(effects, guessing))}"] if guessing else []),
+            *([f"Worse than uniform guessing: {'; '.join(worse)}"] if worse else []),
         ],
         "falsified_by": question.falsified_by,
         "refuted_by": _refuted_by(first),
@@ -140,10 +141,6 @@ def _named(effect: Effect, question: Question) -> Effect:
     contrast = effect.contrast
     label = question.label(contrast.name, contrast.what)
     return dataclasses.replace(effect, contrast=dataclasses.replace(contrast, what=label))
-
-
-def _whats(effects: Sequence[Effect], names: Collection[str]) -> list[str]:
-    return [effect.contrast.what for effect in effects if effect.contrast.name in names]
 
 
 _OF_A_RESULT = ("effect", "low", "high", "mean", "mean_is_elsewhere", "outliers", "sd", "n", "p")
@@ -413,16 +410,11 @@ def arms_words(arms: Sequence[Arm]) -> dict[str, str]:
     """
     told = {arm.name: "; ".join(filter(None, (arm.what, _settings(arm.layout)))) for arm in arms}
     often = Counter(told.values())
-    return {
-        arm.name: "; ".join(filter(None, (told[arm.name], _settings(arm.sizes), _on(arm.text))))
-        if often[told[arm.name]] > 1
-        else told[arm.name]
-        for arm in arms
-    }
-
-
-def _on(text: str) -> str:
-    return "" if text == "text" else f"on {text!r}"
+    for arm in arms:
+        if often[told[arm.name]] > 1:
+            on = "" if arm.text == "text" else f"on {arm.text!r}"
+            told[arm.name] = "; ".join(filter(None, (told[arm.name], _settings(arm.sizes), on)))
+    return told
 
 
 def _settings(pairs: Pairs) -> str:

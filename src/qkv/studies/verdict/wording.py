@@ -132,11 +132,8 @@ def _deviations(arm: Arm) -> dict[str, str]:
     """Field -> words, of each that differs from the textbook's and is worth naming."""
     layout, usual = vars(layout_of(arm)), vars(preset_of(arm).layout)
     told = [field for field in dict.fromkeys((*dict(arm.layout), *layout)) if field not in _SILENT]
-    return {field: _part(field, layout[field]) for field in told if layout[field] != usual[field]}
-
-
-def _part(field: str, value: object) -> str:
-    return _PARTS.get(field, {}).get(value, f"{field} {value}")
+    differing = {field: layout[field] for field in told if layout[field] != usual[field]}
+    return {field: _PARTS.get(field, {}).get(value, f"{field} {value}") for field, value in differing.items()}
 
 
 def _sizes(scale: Scale, arms: Sequence[Arm]) -> str:
