@@ -193,12 +193,10 @@ class Dropout:
 
     def read(self, reading: Reading) -> None:
         expected = "expected a share, at least 0 and below 1"
-        shares = {
-            key: float(
-                reading.number(key, self.default if key not in reading.given else 0.0, expected, least=0, below=1)
-            )
-            for key in self.keys
-        }
+        shares = {}
+        for key in self.keys:
+            usual = 0.0 if key in reading.given else self.default
+            shares[key] = float(reading.number(key, usual, expected, least=0, below=1))
         if self.residual:
             reading.values["layout.dropout"] = shares[self.residual[0]]
         unused = {key: s for key, s in shares.items() if s and s != reading.values.get("layout.dropout")}

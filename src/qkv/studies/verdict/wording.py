@@ -111,11 +111,8 @@ def _texts(design: Design, arms: Sequence[Arm]) -> str:
     made, tokens = [], []
     for text in dict.fromkeys(texts[arm.text] for arm in arms):
         if text.stream not in ("text", "labelled"):
-            made.append(
-                _STREAMS.get(text.stream, f"generated sentences ({text.stream})").format(
-                    images=(design.images or ("",))[0]
-                )
-            )
+            words = _STREAMS.get(text.stream, f"generated sentences ({text.stream})")
+            made.append(words.format(images=(design.images or ("",))[0]))
         else:
             tokens.append(f"{text.tokenizer} tokens" + (f" (vocabulary {text.vocab})" if text.vocab else ""))
     own = [f"{design.source_name} in {' and '.join(tokens)}"] if tokens else []
