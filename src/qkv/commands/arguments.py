@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qkv.errors import ConfigError, UserError, missing_file, unknown
 from qkv.folder.run_folder import RunFolder, runs_in
@@ -132,7 +132,7 @@ class a_source(str):  # noqa: N801
 
 
 def option(
-    parser: "argparse._ActionsContainer", typed: str, about: str, kind: Callable[..., object] | None = None, **more: Any
+    to: "argparse._ActionsContainer", typed: str, about: str, kind: Callable[..., object] | None = None, **more: object
 ) -> None:
     """An option or argument as help texts spell it: `--steps N` takes a value, `--json` is a switch.
 
@@ -140,7 +140,7 @@ def option(
     """
     name, _, value = typed.partition(" ")
     what = {"metavar": value, "type": kind} if value else {"action": "store_true"}
-    parser.add_argument(name, help=about, **{**what, **more})
+    to.add_argument(name, help=about, **{**what, **more})
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
