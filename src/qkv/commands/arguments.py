@@ -131,9 +131,21 @@ class a_source(str):  # noqa: N801
             raise missing_file(self)
 
 
+def option(
+    to: "argparse._ActionsContainer", typed: str, about: str, kind: Callable[..., object] | None = None, **more: object
+) -> None:
+    """An option or argument as help texts spell it: `--steps N` takes a value, `--json` is a switch.
+
+    `kind` makes the value of what was typed; `more` goes to argparse.
+    """
+    name, _, value = typed.partition(" ")
+    what = {"metavar": value, "type": kind} if value else {"action": "store_true"}
+    to.add_argument(name, help=about, **{**what, **more})
+
+
 def add_run(parser: argparse.ArgumentParser) -> None:
     """The run that a command is about."""
-    parser.add_argument("run", type=a_run, metavar="RUN", help="a run folder")
+    option(parser, "run RUN", "a run folder", a_run)
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
@@ -143,19 +155,17 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
 
 def add_research(parser: argparse.ArgumentParser) -> None:
     """Measures of research, and what they are asked of."""
-    parser.add_argument("--research", action="store_true", help="composition of heads, gradient noise scale and CKA")
-    parser.add_argument("--source", type=a_source, metavar="SOURCE", help="with --research: measure on this text")
-    parser.add_argument(
-        "--pairs", metavar="FILE", help="with --research: attribution patching over pairs, TEXT<tab>OTHER per line"
-    )
-    parser.add_argument("--exact", action="store_true", help="with --pairs: also patch exactly, for comparison")
-    parser.add_argument(
-        "--against",
-        type=a_run,
+    option(parser, "--research", "composition of heads, gradient noise scale and CKA")
+    option(parser, "--source SOURCE", "with --research: measure on this text", a_source)
+    option(parser, "--pairs FILE", "with --research: attribution patching over pairs, TEXT<tab>OTHER per line")
+    option(parser, "--exact", "with --pairs: also patch exactly, for comparison")
+    option(
+        parser,
+        "--against RUN",
+        "with --research: compare with this run, such as another seed (repeatable)",
+        a_run,
         action="append",
         default=[],
-        metavar="RUN",
-        help="with --research: compare with this run, such as another seed (repeatable)",
     )
 
 
@@ -178,7 +188,7 @@ def research_of(run: "Run", args: argparse.Namespace) -> "list[Answer]":
 
 def add_json(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
     """What every command that prints can print instead."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    option(parser, "--json", "print one JSON object on stdout")
 
 
 def settings(assignments: Iterable[str]) -> dict[str, str]:

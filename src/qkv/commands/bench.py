@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from qkv import words
-from qkv.commands.arguments import add_json, positive, split_words, whole
+from qkv.commands.arguments import add_json, option, positive, split_words, whole
 from qkv.commands.printing import screen
 from qkv.errors import ConfigError, unknown
 
@@ -33,20 +33,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = f"{parser.description}\n\n" + "\n".join(
         f"  {name:<{width}}  {line}" for name, line in BENCHMARKS.items()
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="one of the above; several are joined by commas")
-    parser.add_argument("source", nargs="?", metavar="SOURCE", help="the text of curve and time-to-loss")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folder that holds the texts")
-    parser.add_argument("--nanogpt", type=Path, metavar="DIR", help="a checkout of karpathy/nanoGPT")
-    parser.add_argument("--tokenizer", metavar="KIND", help="of curve (its default is train's) and time-to-loss (char)")
-    parser.add_argument(
-        "--minutes", action="append", metavar="M", help="budgets of curve, joined by commas; the cap of time-to-loss"
-    )
-    parser.add_argument("--until-loss", type=positive, metavar="X", help="target of time-to-loss in nats (1.88)")
-    parser.add_argument("--tune", action="store_true", help="curve: also search nanoGPT's learning rate")
-    parser.add_argument("--rounds", type=whole(1), metavar="N", help="turns of each side that count (5)")
-    parser.add_argument("--seeds", type=whole(1), metavar="N", help="trainings of curve and time-to-loss (3)")
+    option(parser, "name NAME", "one of the above; several are joined by commas", nargs="?")
+    option(parser, "source SOURCE", "the text of curve and time-to-loss", nargs="?")
+    option(parser, "--data DIR", "folder that holds the texts", Path)
+    option(parser, "--nanogpt DIR", "a checkout of karpathy/nanoGPT", Path)
+    option(parser, "--tokenizer KIND", "of curve (its default is train's) and time-to-loss (char)")
+    option(parser, "--minutes M", "budgets of curve, joined by commas; the cap of time-to-loss", action="append")
+    option(parser, "--until-loss X", "target of time-to-loss in nats (1.88)", positive)
+    option(parser, "--tune", "curve: also search nanoGPT's learning rate")
+    option(parser, "--rounds N", "turns of each side that count (5)", whole(1))
+    option(parser, "--seeds N", "trainings of curve and time-to-loss (3)", whole(1))
     parser.add_argument("--device", choices=("cpu", "cuda"), help="of step and time-to-loss, on both sides (cpu)")
-    parser.add_argument("--quick", action="store_true", help="small sizes: shows that all runs, figures are rough")
+    option(parser, "--quick", "small sizes: shows that all runs, figures are rough")
     add_json(parser)
 
 

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import a_run, add_json, add_weights
+from qkv.commands.arguments import a_run, add_json, add_weights, option
 from qkv.commands.printing import damaged, screen
 from qkv.config import flat
 from qkv.errors import DamagedFileError
@@ -33,9 +33,9 @@ _OF_TOKENS = ("W_E", "W_U", "b_U")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", type=a_run, metavar="RUN", help="a run folder")
-    parser.add_argument("b", type=a_run, metavar="RUN", help="another run folder")
-    parser.add_argument("more", type=a_run, nargs="*", metavar="RUN", help="and others")
+    option(parser, "a RUN", "a run folder", a_run)
+    option(parser, "b RUN", "another run folder", a_run)
+    option(parser, "more RUN", "and others", a_run, nargs="*")
     add_weights(parser)
     add_json(parser)
 

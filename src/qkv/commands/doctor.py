@@ -66,22 +66,18 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         return screen.print_json(found)
     speeds = ", ".join(f"{name} {number(speed)} GFLOP/s" for name, speed in found["product_gflops"].items())
-    cache = found["cache"]
+    cache, processor = found["cache"], found["processor"]
+    units = " ".join(processor["flags"]) or "no vector units reported"
+    place = f"{cache['path']}: {'writable' if cache['writable'] else 'NOT writable'}, {cache['free_gb']:.0f} GB free"
     rows = [
         ("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items())),
         ("system", found["system"]),
-        (
-            "processor",
-            f"{found['processor']['name']}; {' '.join(found['processor']['flags']) or 'no vector units reported'}",
-        ),
+        ("processor", f"{processor['name']}; {units}"),
         ("threads", f"{found['threads']} of {found['cores']} cores"),
         ("kernels", found["passes"]),
         ("precision", f"--precision auto chooses {found['precision']}; a 512 x 512 product: {speeds}"),
         ("devices", ", ".join(found["devices"])),
-        (
-            "cache",
-            f"{cache['path']}: {'writable' if cache['writable'] else 'NOT writable'}, {cache['free_gb']:.0f} GB free",
-        ),
+        ("cache", place),
     ]
     for name, missing in found["extras"].items():
         line = "complete" if not missing else f"missing {', '.join(missing)}; to {EXTRAS[name][1]}: {install(name)}"

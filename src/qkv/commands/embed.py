@@ -14,7 +14,7 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import add_json, add_run, add_weights
+from qkv.commands.arguments import add_json, add_run, add_weights, option
 from qkv.commands.printing import screen
 from qkv.commands.texts import read_texts
 from qkv.errors import UserError
@@ -31,14 +31,10 @@ N_COMPONENTS = 6
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; or one a line from stdin")
-    parser.add_argument("--layer", metavar="N", help="0 is the first, -1 (default) the last; or 'all'")
-    parser.add_argument("--per-token", action="store_true", help="one vector per token instead of their mean")
-    parser.add_argument(
-        "--measures",
-        action="store_true",
-        help="how contextual each layer is, with baselines; without TEXT, on the validation text",
-    )
+    option(parser, "texts TEXT", "the texts; or one a line from stdin", nargs="*")
+    option(parser, "--layer N", "0 is the first, -1 (default) the last; or 'all'")
+    option(parser, "--per-token", "one vector per token instead of their mean")
+    option(parser, "--measures", "how contextual each layer is, with baselines; without TEXT, on the validation text")
     add_weights(parser)
     add_json(parser)
 

@@ -12,7 +12,7 @@ Example:
 import argparse
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import Joined, a_source, add_json, add_run, add_weights, split_changes
+from qkv.commands.arguments import Joined, a_source, add_json, add_run, add_weights, option, split_changes
 from qkv.commands.printing import screen
 from qkv.errors import UserError
 from qkv.words import figure
@@ -24,14 +24,12 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("source", nargs="?", type=a_source, metavar="SOURCE", help="another text to score")
-    parser.add_argument("--change", action="append", default=[], metavar="SEL=OP", help="what to do to matrices first")
-    parser.add_argument(
-        "--text-column", action=Joined, metavar="NAME", help="the column of SOURCE that holds the text, or several"
-    )
-    parser.add_argument("--label-column", metavar="NAME", help="the column of SOURCE that holds the label")
+    option(parser, "source SOURCE", "another text to score", a_source, nargs="?")
+    option(parser, "--change SEL=OP", "what to do to matrices first", action="append", default=[])
+    option(parser, "--text-column NAME", "the column of SOURCE that holds the text, or several", action=Joined)
+    option(parser, "--label-column NAME", "the column of SOURCE that holds the label")
     add_weights(parser)
-    parser.add_argument("--by-position", action="store_true", help="the loss by place in the window as well (texts)")
+    option(parser, "--by-position", "the loss by place in the window as well (texts)")
     add_json(parser)
 
 

@@ -15,13 +15,13 @@ Example:
 
 import argparse
 
-from qkv.commands.arguments import add_json, add_run, add_weights, one_of
+from qkv.commands.arguments import add_json, add_run, add_weights, one_of, option
 from qkv.commands.printing import screen
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("--out", required=True, metavar="PATH", help="the folder to make; for gguf the file")
+    option(parser, "--out PATH", "the folder to make; for gguf the file", required=True)
     formats, said = one_of("huggingface", "gguf", "onnx"), "huggingface (default), gguf or onnx"
     parser.add_argument("--format", type=formats, default="huggingface", help=said)
     add_weights(parser)

@@ -20,7 +20,7 @@ import argparse
 import unicodedata
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import add_json, one_of
+from qkv.commands.arguments import add_json, one_of, option
 from qkv.commands.printing import screen
 from qkv.errors import UserError, typed
 from qkv.words import many
@@ -33,14 +33,14 @@ _COMMON = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="a folder with config.json and model.safetensors, or hf:ORG/NAME")
-    parser.add_argument("--base", metavar="DIR", help="the model that a LoRA adapter in DIR is merged into")
-    parser.add_argument("--out", required=True, metavar="RUN", help="the run folder to make")
-    parser.add_argument("--history", action="store_true", help="DIR holds one folder for each step of a training")
+    option(parser, "folder DIR", "a folder with config.json and model.safetensors, or hf:ORG/NAME")
+    option(parser, "--base DIR", "the model that a LoRA adapter in DIR is merged into")
+    option(parser, "--out RUN", "the run folder to make", required=True)
+    option(parser, "--history", "DIR holds one folder for each step of a training")
     parser.add_argument(
         "--keep", type=one_of("weights", "measures"), help="of each step: weights (default), or the measures alone"
     )
-    parser.add_argument("--text", metavar="FILE", help="measure attention on this text at each step (--history)")
+    option(parser, "--text FILE", "measure attention on this text at each step (--history)")
     add_json(parser)
 
 

@@ -23,7 +23,7 @@ import textwrap
 from dataclasses import asdict
 from pathlib import Path
 
-from qkv.commands.arguments import a_run, add_json, one_of, positive
+from qkv.commands.arguments import a_run, add_json, one_of, option, positive
 from qkv.commands.printing import screen
 from qkv.errors import UserError, typed
 from qkv.lessons import LESSONS
@@ -31,17 +31,13 @@ from qkv.words import many
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "lesson", nargs="?", metavar="LESSON", type=one_of(*LESSONS, "check"), help="a lesson, or check"
-    )
-    parser.add_argument("file", nargs="?", metavar="FILE", help="check: the file with attention and attention_backward")
-    parser.add_argument("--text", action="store_true", help="print the lesson instead of opening the page")
-    parser.add_argument("--out", default="learn.html", metavar="PATH", help="where to write the page (learn.html)")
-    parser.add_argument(
-        "--run", type=a_run, metavar="RUN", help="show a small run of yours on the page, without lessons"
-    )
-    parser.add_argument("--template", action="store_true", help="check: write FILE, with both functions to fill in")
-    parser.add_argument("--seconds", type=positive, default=20.0, metavar="S", help="check: the time limit (20)")
+    option(parser, "lesson LESSON", "a lesson, or check", one_of(*LESSONS, "check"), nargs="?")
+    option(parser, "file FILE", "check: the file with attention and attention_backward", nargs="?")
+    option(parser, "--text", "print the lesson instead of opening the page")
+    option(parser, "--out PATH", "where to write the page (learn.html)", default="learn.html")
+    option(parser, "--run RUN", "show a small run of yours on the page, without lessons", a_run)
+    option(parser, "--template", "check: write FILE, with both functions to fill in")
+    option(parser, "--seconds S", "check: the time limit (20)", positive, default=20.0)
     add_json(parser)
 
 

@@ -20,7 +20,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from qkv.commands import train
-from qkv.commands.arguments import add_json, positive
+from qkv.commands.arguments import add_json, option, positive
 from qkv.commands.printing import screen
 from qkv.words import clock, many, number
 
@@ -32,13 +32,9 @@ setting_named = train.setting_named
 
 def configure(parser: argparse.ArgumentParser) -> None:
     place = train.describe(parser)
-    place.add_argument("--receipt", action="store_true", help="what became of each file, row, column and class")
-    place.add_argument(
-        "--tflops", type=positive, metavar="X", help="10^12 operations a second that each process reaches (measured)"
-    )
-    place.add_argument(
-        "--gigabytes", type=positive, metavar="X", help="GB a second that each process can send to the others"
-    )
+    option(place, "--receipt", "what became of each file, row, column and class")
+    option(place, "--tflops X", "10^12 operations a second that each process reaches (measured)", positive)
+    option(place, "--gigabytes X", "GB a second that each process can send to the others", positive)
     add_json(place)
 
 

@@ -20,14 +20,14 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, cast
 
-from qkv.commands.arguments import add_json, add_run, add_weights, at_least_zero, share, whole
+from qkv.commands.arguments import add_json, add_run, add_weights, at_least_zero, option, share, whole
 from qkv.commands.printing import screen
 from qkv.commands.texts import read_texts
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.run import Run
-    from qkv.tasks import PredictOptions, Task
+    from qkv.tasks import PredictOptions
     from qkv.tasks.task import Ranked
 
 
@@ -37,40 +37,34 @@ UNSURE = "(not sure)"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to continue, fill, label or translate")
-    parser.add_argument("--tokens", type=whole(), metavar="N", help="how many tokens to add (200)")
-    parser.add_argument(
-        "--temperature",
-        type=at_least_zero,
-        metavar="T",
-        help="0 always takes the most probable token (0.8 for continuations, else 0)",
+    option(parser, "texts TEXT", "what to continue, fill, label or translate", nargs="*")
+    option(parser, "--tokens N", "how many tokens to add (200)", whole())
+    option(
+        parser,
+        "--temperature T",
+        "0 always takes the most probable token (0.8 for continuations, else 0)",
+        at_least_zero,
     )
-    parser.add_argument("--top-k", type=whole(0), metavar="K", help="sample among the K most probable tokens only")
-    parser.add_argument(
-        "--top-p", type=share, metavar="P", help="sample among the fewest tokens with this total probability"
-    )
-    parser.add_argument("--beams", type=whole(), metavar="N", help="beam width of a translation (5); 1 is greedy")
-    parser.add_argument("--length-penalty", type=at_least_zero, metavar="A", help="0 prefers short translations (1)")
-    parser.add_argument(
+    option(parser, "--top-k K", "sample among the K most probable tokens only", whole(0))
+    option(parser, "--top-p P", "sample among the fewest tokens with this total probability", share)
+    option(parser, "--beams N", "beam width of a translation (5); 1 is greedy", whole())
+    option(parser, "--length-penalty A", "0 prefers short translations (1)", at_least_zero)
+    option(
+        parser,
         "--special",
-        action="store_true",
+        "special tokens spelled out in a text are read as special tokens; else they are letters",
         default=None,
-        help="special tokens spelled out in a text are read as special tokens; else they are letters",
     )
-    parser.add_argument(
+    option(
+        parser,
         "--chat",
-        action="store_true",
-        default=None,
-        help="each text is what a person says to an imported chat model, in that model's own chat format; or a JSON"
+        "each text is what a person says to an imported chat model, in that model's own chat format; or a JSON"
         ' list of {"role", "content"}',
+        default=None,
     )
-    parser.add_argument(
-        "--scores", type=whole(), metavar="K", help="the K most probable answers, or next tokens, as well"
-    )
-    parser.add_argument(
-        "--at-least", type=share, metavar="P", help="no answer where the best one is less probable (classes)"
-    )
-    parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed gives the same outputs (0)")
+    option(parser, "--scores K", "the K most probable answers, or next tokens, as well", whole())
+    option(parser, "--at-least P", "no answer where the best one is less probable (classes)", share)
+    option(parser, "--seed N", "the same seed gives the same outputs (0)", whole(0))
     add_weights(parser)
     add_json(parser)
 
@@ -83,7 +77,11 @@ def run(args: argparse.Namespace) -> None:
     names = ("tokens", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty", "special", "chat")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     for name in (name for name in given if name not in loaded.task.predict_options):
-        raise UserError(_no_meaning(name, loaded.task))
+        known = " or ".join(map(_option, loaded.task.predict_options)) or "no option"
+        raise UserError(
+            f"{_option(name)} has no meaning for a run of the task {loaded.task.name}, whose predictions go by {known};"
+            " leave it out"
+        )
     marks = screen.STANDS_OUT if loaded.task.marks and sys.stdout.isatty() and not args.json else ("", "")
     options = PredictOptions(**given, marks=marks)
     inputs = read_texts(args.texts, f"qkv predict {shlex.quote(args.run)}")
@@ -126,15 +124,6 @@ def _print_scores(found: "Ranked | list[Ranked]", indent: str = "  ") -> None:
             _print_scores(one, indent * 2)
         else:
             print(f"{indent}{one['probability']:6.1%}  {screen.token(str(one['output']))}")
-
-
-def _no_meaning(name: str, task: "Task") -> str:
-    """What is said of an option that predictions of the task do not go by."""
-    known = " or ".join(_option(one) for one in task.predict_options)
-    return (
-        f"{_option(name)} has no meaning for a run of the task {task.name}, whose predictions go by"
-        f" {known or 'no option'}; leave it out"
-    )
 
 
 def _option(name: str) -> str:

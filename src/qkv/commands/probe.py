@@ -14,7 +14,7 @@ Example:
 import argparse
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import Joined, a_source, add_json, add_run, add_weights, whole
+from qkv.commands.arguments import Joined, a_source, add_json, add_run, add_weights, option, whole
 from qkv.commands.printing import screen
 from qkv.words import percent
 
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("source", type=a_source, metavar="FILE", help="labeled words or labeled texts")
-    parser.add_argument("--label-column", metavar="NAME", help="the column that holds the labels (CoNLL-U: upos)")
-    parser.add_argument(
-        "--text-column", action=Joined, metavar="NAME", help="the column of a table that holds the texts"
-    )
-    parser.add_argument("--at", type=whole(0), metavar="STEP", help="the weights of this step, if they were kept")
+    option(parser, "source FILE", "labeled words or labeled texts", a_source)
+    option(parser, "--label-column NAME", "the column that holds the labels (CoNLL-U: upos)")
+    option(parser, "--text-column NAME", "the column of a table that holds the texts", action=Joined)
+    option(parser, "--at STEP", "the weights of this step, if they were kept", whole(0))
     add_weights(parser)
     add_json(parser)
 

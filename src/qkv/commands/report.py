@@ -12,7 +12,7 @@ Example:
 import argparse
 from pathlib import Path
 
-from qkv.commands.arguments import a_run_or_many, add_json, add_research, research_of
+from qkv.commands.arguments import a_run_or_many, add_json, add_research, option, research_of
 from qkv.commands.printing import damaged, screen
 from qkv.errors import UserError
 from qkv.folder.run_folder import runs_in
@@ -20,9 +20,9 @@ from qkv.words import megabytes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=a_run_or_many, metavar="RUN", help="a run folder, or a folder of many runs")
-    parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in that folder)")
-    parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="show attention on this text")
+    option(parser, "run RUN", "a run folder, or a folder of many runs", a_run_or_many)
+    option(parser, "--out FILE", "where to write it (report.html in that folder)")
+    option(parser, "--text TEXT", "show attention on this text", action="append", default=[])
     add_research(parser)
     add_json(parser)
 
@@ -47,7 +47,7 @@ def _many(args: argparse.Namespace) -> Path:
     """The workbench of a folder."""
     from qkv.views.workbench.board import write_board
 
-    for option in ("text", "research", "source", "pairs", "exact", "against"):
-        if getattr(args, option):
-            raise UserError(f"{args.run} holds many runs, and --{option} is of one; give a run, or leave it out")
+    for name in ("text", "research", "source", "pairs", "exact", "against"):
+        if getattr(args, name):
+            raise UserError(f"{args.run} holds many runs, and --{name} is of one; give a run, or leave it out")
     return write_board(Path(args.run), Path(args.out or Path(args.run) / "report.html"))

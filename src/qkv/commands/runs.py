@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import add_json, one_of
+from qkv.commands.arguments import add_json, one_of, option
 from qkv.commands.printing import screen
 from qkv.words import figure, many
 
@@ -32,15 +32,9 @@ _SORTS: Mapping[str, Callable[["Listed"], tuple[float, str]]] = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "folder", nargs="?", default="runs", metavar="FOLDER", help="what holds the runs (default: runs)"
-    )
-    parser.add_argument(
-        "--where", action="append", default=[], metavar="SETTING=VALUE", help="only runs with this setting; repeatable"
-    )
-    parser.add_argument(
-        "--sort", type=one_of(*_SORTS), default="when", metavar="BY", help=f"{', '.join(_SORTS)} (default: when)"
-    )
+    option(parser, "folder FOLDER", "what holds the runs (default: runs)", nargs="?", default="runs")
+    option(parser, "--where SETTING=VALUE", "only runs with this setting; repeatable", action="append", default=[])
+    option(parser, "--sort BY", f"{', '.join(_SORTS)} (default: when)", one_of(*_SORTS), default="when")
     add_json(parser)
 
 

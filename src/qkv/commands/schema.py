@@ -8,14 +8,14 @@ Example:
 import argparse
 
 from qkv.commands import COMMANDS
-from qkv.commands.arguments import usually
+from qkv.commands.arguments import option, usually
 from qkv.commands.printing import screen
 from qkv.commands.printing.forms import FORMS, schema
 from qkv.errors import ConfigError, unknown
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", type=usually(*FORMS), metavar="COMMAND", help="a command that takes --json")
+    option(parser, "name COMMAND", "a command that takes --json", usually(*FORMS), nargs="?")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ Example:
 import argparse
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import a_run, add_json, positive
+from qkv.commands.arguments import a_run, add_json, option, positive
 from qkv.commands.printing import screen
 from qkv.jsontypes import JsonObject
 from qkv.words import figure, many, number, signed
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=a_run, metavar="RUN", help="a run folder; its last weights are used")
-    parser.add_argument("text", metavar="TEXT", help="the text whose loss is lowered")
-    parser.add_argument("--on", metavar="SEL", default="**", help="which matrices, heads or rows may move (all)")
-    parser.add_argument(
-        "--rate",
-        type=positive,
-        metavar="ETA",
-        help="learning rate of gradient descent (default: lowers the loss by 0.001 nats to first order)",
+    option(parser, "run RUN", "a run folder; its last weights are used", a_run)
+    option(parser, "text TEXT", "the text whose loss is lowered")
+    option(parser, "--on SEL", "which matrices, heads or rows may move (all)", default="**")
+    option(
+        parser,
+        "--rate ETA",
+        "learning rate of gradient descent (default: lowers the loss by 0.001 nats to first order)",
+        positive,
     )
     add_json(parser)
 

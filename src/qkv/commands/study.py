@@ -23,7 +23,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import add_json, at_least_zero, positive, usually, whole
+from qkv.commands.arguments import add_json, at_least_zero, option, positive, usually, whole
 from qkv.commands.printing import screen
 from qkv.extensions import added
 from qkv.jsontypes import JsonMapping
@@ -38,42 +38,31 @@ _SECONDS = 5.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name",
+    option(
+        parser,
+        "name NAME",
+        "the question, or a FILE.toml of your own; without it they are listed",
+        usually(*_names()),
         nargs="?",
-        type=usually(*_names()),
-        metavar="NAME",
-        help="the question, or a FILE.toml of your own; without it they are listed",
     )
-    parser.add_argument(
-        "source",
-        nargs="?",
-        metavar="SOURCE",
-        help="the text; without it, the one inside your Python (words-or-pixels takes TEXT:IMAGES too, and"
+    option(
+        parser,
+        "source SOURCE",
+        "the text; without it, the one inside your Python (words-or-pixels takes TEXT:IMAGES too, and"
         " static-or-contextual TEXT:VECTORS)",
+        nargs="?",
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="3 minutes, at known learning rates; says first what it can see"
+    option(parser, "--quick", "3 minutes, at known learning rates; says first what it can see")
+    option(parser, "--ladder", "the main effect over sizes and lengths of training, with a trend")
+    option(parser, "--seeds N", "paired replicates, each tuned by itself", whole(1))
+    option(
+        parser,
+        "--minutes M",
+        "wall time (150, with --quick 3); refused where it is too little for the main question",
+        positive,
     )
-    parser.add_argument(
-        "--ladder", action="store_true", help="the main effect over sizes and lengths of training, with a trend"
-    )
-    parser.add_argument("--seeds", type=whole(1), metavar="N", help="paired replicates, each tuned by itself")
-    parser.add_argument(
-        "--minutes",
-        type=positive,
-        metavar="M",
-        help="wall time (150, with --quick 3); refused where it is too little for the main question",
-    )
-    parser.add_argument(
-        "--margin", type=at_least_zero, metavar="X", help="largest effect that would not matter, in the study's unit"
-    )
-    parser.add_argument(
-        "--on",
-        default="local",
-        metavar="PLACE",
-        help="local (one training a core), ray, or ray://HOST:PORT of a cluster",
-    )
+    option(parser, "--margin X", "largest effect that would not matter, in the study's unit", at_least_zero)
+    option(parser, "--on PLACE", "local (one training a core), ray, or ray://HOST:PORT of a cluster", default="local")
     add_json(parser)
 
 

@@ -32,7 +32,18 @@ from pathlib import Path
 from typing import Any
 
 from qkv.commands import processes
-from qkv.commands.arguments import Joined, a_run, a_source, add_json, one_of, positive, split_changes, usually, whole
+from qkv.commands.arguments import (
+    Joined,
+    a_run,
+    a_source,
+    add_json,
+    one_of,
+    option,
+    positive,
+    split_changes,
+    usually,
+    whole,
+)
 from qkv.commands.arguments import settings as read_settings
 from qkv.config import load_toml
 from qkv.errors import QkvError
@@ -41,22 +52,20 @@ from qkv.errors import QkvError
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options; one that is not given stays None, so that the library's own default is the only one."""
     place = describe(parser)
-    place.add_argument("--out", metavar="RUN", help="the run folder (runs/<source>-<n>); it must not exist yet")
-    place.add_argument(
-        "--extend", type=whole(), metavar="STEPS", help="with --from: train that finished run so many updates longer"
+    option(place, "--out RUN", "the run folder (runs/<source>-<n>); it must not exist yet")
+    option(place, "--extend STEPS", "with --from: train that finished run so many updates longer", whole())
+    option(place, "--resume", "continue the run in --out, exactly", default=None)
+    option(
+        place,
+        "--on-spike WORD",
+        "what to do if the loss jumps and stays up: stop (default), rollback or ignore; may differ with --resume",
+        one_of("stop", "rollback", "ignore"),
     )
-    place.add_argument("--resume", action="store_true", default=None, help="continue the run in --out, exactly")
-    place.add_argument(
-        "--on-spike",
-        type=one_of("stop", "rollback", "ignore"),
-        metavar="WORD",
-        help="what to do if the loss jumps and stays up: stop (default), rollback or ignore; may differ with --resume",
-    )
-    place.add_argument(
-        "--log",
-        type=usually("tensorboard", "wandb", "trackio"),
-        metavar="NAME",
-        help="also send telemetry to tensorboard, wandb or trackio",
+    option(
+        place,
+        "--log NAME",
+        "also send telemetry to tensorboard, wandb or trackio",
+        usually("tensorboard", "wandb", "trackio"),
     )
     place.add_argument(
         "--report",
@@ -70,100 +79,80 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     """Declare what describes a training, whether it is made or planned; returns the group of where and how."""
-    parser.add_argument("source", nargs="?", type=a_source, metavar="SOURCE", help="the text to train on")
+    option(parser, "source SOURCE", "the text to train on", a_source, nargs="?")
     _describe_model(parser)
     _describe_text(parser)
     budget = parser.add_argument_group("how long")
-    budget.add_argument("--steps", type=whole(), metavar="N", help="updates of the weights")
-    budget.add_argument("--minutes", type=positive, metavar="M", help="wall-clock time of the whole command")
-    budget.add_argument(
-        "--until-loss", type=positive, metavar="X", help="stop at this validation loss, in nats per token"
-    )
+    option(budget, "--steps N", "updates of the weights", whole())
+    option(budget, "--minutes M", "wall-clock time of the whole command", positive)
+    option(budget, "--until-loss X", "stop at this validation loss, in nats per token", positive)
     return _describe_place(parser)
 
 
 def _describe_model(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to train")
-    what.add_argument(
-        "--task",
-        type=usually("causal", "masked", "classify", "multilabel", "regress", "tag", "image", "translate"),
-        metavar="NAME",
-        help="causal (predict the next token, the default), masked (fill [MASK]), classify (label texts), multilabel"
+    option(
+        what,
+        "--task NAME",
+        "causal (predict the next token, the default), masked (fill [MASK]), classify (label texts), multilabel"
         " (any number of labels), regress (numbers), tag (label words), image (classify images) or translate (SOURCE is"
         " LEFT:RIGHT)",
+        usually("causal", "masked", "classify", "multilabel", "regress", "tag", "image", "translate"),
     )
-    what.add_argument(
-        "--preset",
-        type=usually(
-            "modern", "fast", "shared", "gpt2", "bert", "llama", "vaswani", "textbook", "bloem", "lstm", "bag"
-        ),
-        metavar="NAME",
-        help="modern (the default; image: fast, translate: shared), fast, shared, gpt2, bert, llama, vaswani, textbook"
+    option(
+        what,
+        "--preset NAME",
+        "modern (the default; image: fast, translate: shared), fast, shared, gpt2, bert, llama, vaswani, textbook"
         " or bloem; without attention: lstm or bag",
+        usually("modern", "fast", "shared", "gpt2", "bert", "llama", "vaswani", "textbook", "bloem", "lstm", "bag"),
     )
-    what.add_argument("--from", dest="from_run", type=a_run, metavar="RUN", help="start from the weights of this run")
-    what.add_argument("--set", action="append", metavar="PATH=VALUE", help="a setting of config.toml, e.g. d_model=128")
-    what.add_argument(
-        "--parameters",
-        type=whole(),
-        metavar="N",
-        help="approximate number of parameters, set by the width of the model",
-    )
-    what.add_argument(
-        "--change", action="append", metavar="SEL=OP", help="what to do to matrices: 'L0.W_Q=identity@0..100'"
-    )
-    what.add_argument(
-        "--freeze",
-        action="append",
-        metavar="SEL",
-        help="matrices that keep their initial values, e.g. W_E or 'L*.W_[QK]'",
-    )
-    what.add_argument("--only", action="append", metavar="SEL", help="train these matrices and freeze all others")
-    what.add_argument(
-        "--seed", type=whole(0), metavar="N", help="seed of every random draw: initialization, batches, dropout (1)"
-    )
+    option(what, "--from RUN", "start from the weights of this run", a_run, dest="from_run")
+    option(what, "--set PATH=VALUE", "a setting of config.toml, e.g. d_model=128", action="append")
+    option(what, "--parameters N", "approximate number of parameters, set by the width of the model", whole())
+    option(what, "--change SEL=OP", "what to do to matrices: 'L0.W_Q=identity@0..100'", action="append")
+    option(what, "--freeze SEL", "matrices that keep their initial values, e.g. W_E or 'L*.W_[QK]'", action="append")
+    option(what, "--only SEL", "train these matrices and freeze all others", action="append")
+    option(what, "--seed N", "seed of every random draw: initialization, batches, dropout (1)", whole(0))
 
 
 def _describe_text(parser: argparse.ArgumentParser) -> None:
     text = parser.add_argument_group("the text")
-    text.add_argument("--val", type=a_source, metavar="FILE", help="validate on this text instead of a part of SOURCE")
-    text.add_argument(
-        "--tokenizer",
-        type=usually("char", "byte", "word", "bpe", "wordpiece", "unigram"),
-        metavar="KIND",
-        help="char, byte, word, bpe (the default; masked: wordpiece, classify: word, multilabel: word, regress: word,"
+    option(text, "--val FILE", "validate on this text instead of a part of SOURCE", a_source)
+    option(
+        text,
+        "--tokenizer KIND",
+        "char, byte, word, bpe (the default; masked: wordpiece, classify: word, multilabel: word, regress: word,"
         " tag: word), wordpiece, unigram, or a file or folder",
+        usually("char", "byte", "word", "bpe", "wordpiece", "unigram"),
     )
-    text.add_argument("--vocab", type=whole(2), metavar="N", help="vocabulary size of a fitted tokenizer")
-    text.add_argument(
-        "--text-column",
+    option(text, "--vocab N", "vocabulary size of a fitted tokenizer", whole(2))
+    option(
+        text,
+        "--text-column NAME",
+        "the column of a table that holds the text (classify: or several, A,B or the option again)",
         action=Joined,
-        metavar="NAME",
-        help="the column of a table that holds the text (classify: or several, A,B or the option again)",
     )
-    text.add_argument("--label-column", metavar="NAME", help="the column that holds the label (classify, tag)")
-    text.add_argument(
-        "--group-column", metavar="NAME", help="rows with the same value stay on one side of the split (classify)"
-    )
+    option(text, "--label-column NAME", "the column that holds the label (classify, tag)")
+    option(text, "--group-column NAME", "rows with the same value stay on one side of the split (classify)")
 
 
 def _describe_place(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     place = parser.add_argument_group("where and how")
-    place.add_argument(
-        "--watch",
-        type=usually("off", "light", "full"),
-        metavar="LEVEL",
-        help="what is measured: off, light (the default), full, or a share of the time, such as 2%%",
+    option(
+        place,
+        "--watch LEVEL",
+        "what is measured: off, light (the default), full, or a share of the time, such as 2%%",
+        usually("off", "light", "full"),
     )
-    place.add_argument("--device", type=usually("cpu", "cuda", "mps"), metavar="NAME", help="cpu, cuda or mps")
-    place.add_argument("--precision", type=usually("auto", "fp32", "bf16"), metavar="NAME", help="auto, fp32 or bf16")
-    place.add_argument("--threads", type=whole(), metavar="N", help="processor threads of each process")
-    place.add_argument(
-        "--nproc",
-        type=whole(),
-        metavar="N",
-        help="processes that share each batch (1); the result equals that of one process up to rounding;"
+    option(place, "--device NAME", "cpu, cuda or mps", usually("cpu", "cuda", "mps"))
+    option(place, "--precision NAME", "auto, fp32 or bf16", usually("auto", "fp32", "bf16"))
+    option(place, "--threads N", "processor threads of each process", whole())
+    option(
+        place,
+        "--nproc N",
+        "processes that share each batch (1); the result equals that of one process up to rounding;"
         " may differ with --resume",
+        whole(),
     )
     place.add_argument(
         "--shard",

@@ -14,20 +14,16 @@ Example:
 import argparse
 import sys
 
-from qkv.commands.arguments import add_json, positive, whole
+from qkv.commands.arguments import add_json, option, positive, whole
 from qkv.commands.printing import screen
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("new", metavar="NEW.toml", help="the training that may be better")
-    parser.add_argument("--against", required=True, metavar="BEST.toml", help="the best one so far")
-    parser.add_argument("--max-seeds", type=whole(), default=40, metavar="N", help="pairs of trainings at most (40)")
-    parser.add_argument(
-        "--gain", type=positive, default=0.01, metavar="X", help="smallest useful gain, in the unit of the loss (0.01)"
-    )
-    parser.add_argument(
-        "--ledger", metavar="FILE", help="where tries are kept, with their error rate (BEST.trials.jsonl beside BEST)"
-    )
+    option(parser, "new NEW.toml", "the training that may be better")
+    option(parser, "--against BEST.toml", "the best one so far", required=True)
+    option(parser, "--max-seeds N", "pairs of trainings at most (40)", whole(), default=40)
+    option(parser, "--gain X", "smallest useful gain, in the unit of the loss (0.01)", positive, default=0.01)
+    option(parser, "--ledger FILE", "where tries are kept, with their error rate (BEST.trials.jsonl beside BEST)")
     add_json(parser)
 
 

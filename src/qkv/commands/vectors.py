@@ -16,7 +16,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import add_json, whole
+from qkv.commands.arguments import add_json, option, whole
 from qkv.commands.printing import screen
 from qkv.errors import UserError
 from qkv.jsontypes import JsonObject
@@ -30,25 +30,17 @@ _TRAINING = ("width", "window", "negative", "least_count", "epochs", "seed")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="WHAT", help="a file of vectors, a run folder, or with --out a text")
-    parser.add_argument("--analogies", metavar="FILE", help="lines 'a b c d' under ': section' lines")
-    parser.add_argument("--similarity", metavar="FILE", help="lines of two words and a score, with tabs between")
-    parser.add_argument(
-        "--among",
-        action="append",
-        default=[],
-        metavar="WHAT",
-        help="use only words that this file or run also has",
-    )
-    parser.add_argument(
-        "--out", metavar="FILE", help="train skip-gram vectors on WHAT and write them here, as text (.bin: binary)"
-    )
-    parser.add_argument("--width", type=whole(), metavar="N", help="numbers in a vector (100)")
-    parser.add_argument("--window", type=whole(), metavar="N", help="words to each side, at most (5)")
-    parser.add_argument("--negative", type=whole(), metavar="N", help="random words per true one, as negatives (5)")
-    parser.add_argument("--least-count", type=whole(), metavar="N", help="rarer words get no vector (5)")
-    parser.add_argument("--epochs", type=whole(), metavar="N", help="how often the text is read (5)")
-    parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed gives the same vectors (1)")
+    option(parser, "what WHAT", "a file of vectors, a run folder, or with --out a text")
+    option(parser, "--analogies FILE", "lines 'a b c d' under ': section' lines")
+    option(parser, "--similarity FILE", "lines of two words and a score, with tabs between")
+    option(parser, "--among WHAT", "use only words that this file or run also has", action="append", default=[])
+    option(parser, "--out FILE", "train skip-gram vectors on WHAT and write them here, as text (.bin: binary)")
+    option(parser, "--width N", "numbers in a vector (100)", whole())
+    option(parser, "--window N", "words to each side, at most (5)", whole())
+    option(parser, "--negative N", "random words per true one, as negatives (5)", whole())
+    option(parser, "--least-count N", "rarer words get no vector (5)", whole())
+    option(parser, "--epochs N", "how often the text is read (5)", whole())
+    option(parser, "--seed N", "the same seed gives the same vectors (1)", whole(0))
     add_json(parser)
 
 

@@ -17,7 +17,7 @@ Example:
 
 import argparse
 
-from qkv.commands.arguments import add_json, add_run, whole
+from qkv.commands.arguments import add_json, add_run, option, whole
 from qkv.commands.printing import screen
 from qkv.errors import typed
 
@@ -25,11 +25,9 @@ from qkv.errors import typed
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     replayed = parser.add_mutually_exclusive_group()
-    replayed.add_argument(
-        "--updates", type=whole(0), metavar="N", help="replay at most N updates from the start (256); 0: no replay"
-    )
-    replayed.add_argument("--all", action="store_true", help="make every update of the run again")
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="which numbers are read again (0)")
+    option(replayed, "--updates N", "replay at most N updates from the start (256); 0: no replay", whole(0))
+    option(replayed, "--all", "make every update of the run again")
+    option(parser, "--seed N", "which numbers are read again (0)", whole(0), default=0)
     add_json(parser)
 
 

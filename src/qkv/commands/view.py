@@ -18,14 +18,14 @@ Example:
 import argparse
 import os
 
-from qkv.commands.arguments import whole
+from qkv.commands.arguments import option, whole
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder, finished or training, a study's, or one of many runs")
-    parser.add_argument("--beside", metavar="RUN", help="another run, to compare with matrix by matrix")
-    parser.add_argument("--port", type=whole(0, 65535), metavar="N", help="port to serve at; 0 is any that is free")
-    parser.add_argument("--host", default="127.0.0.1", metavar="H", help="address to serve at (127.0.0.1)")
+    option(parser, "run RUN", "a run folder, finished or training, a study's, or one of many runs")
+    option(parser, "--beside RUN", "another run, to compare with matrix by matrix")
+    option(parser, "--port N", "port to serve at; 0 is any that is free", whole(0, 65535))
+    option(parser, "--host H", "address to serve at (127.0.0.1)", default="127.0.0.1")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -8,6 +8,8 @@ place only. Source: Page 1954 (CUSUM); Csorgo and Horvath 1997, Limit Theorems i
 Refuses: to call a small change one. A slow trend is surprising too, so whoever asks says how large a change counts.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -57,6 +59,26 @@ def change(values: np.ndarray, *, least: float = 0.0) -> Change | None:
     before, after = float(np.median(x[:at])), float(np.median(x[at:]))
     found = Change(int(there[at]), before, after, _probability(float(np.abs(sums).max()), x))
     return found if abs(found.size) >= least and found.probability <= FALSE_ALARM else None
+
+
+def crossing(looks: Sequence[tuple[int, float]], level: float) -> float | None:
+    """The step at which a value that falls is first at `level` or below; None where it never is.
+
+    looks: (step, value) in order, the first at step 0. Between two the step is interpolated, linearly in its logarithm.
+    """
+    if looks[0][1] <= level:
+        return float(looks[0][0])
+    for (a, high), (b, low) in zip(looks, looks[1:], strict=False):
+        if low <= level:
+            share = (high - level) / (high - low)
+            return b * share if a == 0 else math.exp((1 - share) * math.log(a) + share * math.log(b))
+    return None
+
+
+def half_way(looks: Sequence[tuple[int, float]]) -> float | None:
+    """The step at which a distance is first half of what it is at the last look; None where that is 0."""
+    last = looks[-1][1] if looks else 0.0
+    return crossing([(step, -distance) for step, distance in looks], -last / 2) if last > 0 else None
 
 
 def _probability(largest: float, x: np.ndarray) -> float:

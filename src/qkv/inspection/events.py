@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from qkv.errors import AddressError
 from qkv.inspection.changepoints import change
-from qkv.telemetry import RUN_ARM, Grid, Telemetry
+from qkv.inspection.stored_run import recorded
+from qkv.telemetry import RUN_ARM, Telemetry
 from qkv.words import number, percent
 
 
@@ -221,15 +221,7 @@ def over_fitting(telemetry: Telemetry, arm: int) -> list[Happening]:
     ]
 
 
-DETECTORS: tuple[Detector, ...] = (
-    explosions,
-    over_fitting,
-    specialists,
-    collapses,
-    saturation,
-    plateau,
-    dead_heads,
-)
+DETECTORS: tuple[Detector, ...] = (explosions, over_fitting, specialists, collapses, saturation, plateau, dead_heads)
 """A new kind of event is one function and one place here."""
 
 
@@ -237,11 +229,9 @@ def _rows(
     telemetry: Telemetry, measure: str, arm: int, selector: str = "**.H*.*"
 ) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """(address, steps, values) of a measure, without undefined values; empty where it was not recorded."""
-    try:
-        grid: Grid = telemetry.grid(measure, selector, arm)
-    except AddressError:
-        return []
-    rows = []
+    grid, rows = recorded(telemetry, measure, selector, arm), []
+    if grid is None:
+        return rows
     for i, address in enumerate(grid.addresses):
         there = np.isfinite(grid.value[i])
         if there.any():
@@ -260,9 +250,8 @@ def _happening(
 
 def _culprit(telemetry: Telemetry, step: int, arm: int) -> str:
     """The matrix whose gradient grew most from the look before `step` to the first one from there on; empty unknown."""
-    try:
-        grid = telemetry.grid("grad_norm", arm=arm)
-    except AddressError:
+    grid = recorded(telemetry, "grad_norm", arm=arm)
+    if grid is None:
         return ""
     at = int(np.searchsorted(grid.step, step))
     if not 0 < at < len(grid.step) or grid.step[at] != step:

@@ -153,12 +153,9 @@ class _Trial:
         nats, n = task.loss(model, text.batch)
         addresses = catalogue.addresses
         parameters = [catalogue.entry(address).parameter for address in addresses]
-        found = torch.autograd.grad(nats / n, parameters, allow_unused=True)
+        found = torch.autograd.grad(nats / n, parameters, allow_unused=True, materialize_grads=True)
         self.loss = float(nats.detach()) / n
-        self.gradients = {
-            address: torch.zeros_like(parameter) if gradient is None else gradient
-            for address, parameter, gradient in zip(addresses, parameters, found, strict=True)
-        }
+        self.gradients = dict(zip(addresses, found, strict=True))
 
     def gradient(self, part: Part) -> Tensor:
         """Of a part, in the storage's order."""

@@ -20,6 +20,7 @@ from qkv.folder.run_folder import RunFolder
 from qkv.folder.verified import check_file
 from qkv.jsontypes import JsonObject
 from qkv.tasks import Task, find_task
+from qkv.telemetry import RUN_ARM, Grid, Telemetry
 from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from qkv.training.tensorfile import open_weights
 
@@ -78,6 +79,14 @@ class StoredRun:
         """What it was trained to do."""
         classes = self.settings.get("model", {}).get("classes", ())
         return find_task(self.settings.get("task", "causal")).of_classes(classes)
+
+
+def recorded(telemetry: Telemetry, measure: str, selector: str = "**", arm: int = RUN_ARM) -> Grid | None:
+    """A measure of what a selector names, by step; None where it was not recorded."""
+    try:
+        return telemetry.grid(measure, selector, arm)
+    except AddressError:
+        return None
 
 
 def stored(folder: str | Path, address: str, step: int | None = None) -> np.ndarray:

@@ -150,11 +150,7 @@ def _plain_maps(attention: Sequence[MultiHeadAttention]) -> dict[str, _Map]:
 
 def _linear(address: str, f: _Map, x: Sequence[Tensor]) -> ProductChange:
     before, after, moved_x, moved_w = f(x[0], 0), f(x[1], 1), f(x[1], 0), f(x[0], 1)
-    terms = {
-        "encodings": moved_x - before,
-        "matrix": moved_w - before,
-        "both": after - moved_x - moved_w + before,
-    }
+    terms = {"encodings": moved_x - before, "matrix": moved_w - before, "both": after - moved_x - moved_w + before}
     return ProductChange(address, before, after, terms)
 
 

@@ -127,12 +127,7 @@ def _over_rows(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _segments(
-    q: Tensor,
-    k: Tensor,
-    documents: Tensor | None,
-    keys: Tensor | None,
-    queries: Tensor | None,
-    itself: bool,
+    q: Tensor, k: Tensor, documents: Tensor | None, keys: Tensor | None, queries: Tensor | None, itself: bool
 ) -> Iterator[tuple[slice, Tensor | slice, Tensor | slice]]:
     """(rows of the batch, query positions, key positions) of each piece within which everything is visible."""
     everything = slice(None)

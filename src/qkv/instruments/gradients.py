@@ -138,7 +138,8 @@ def gradient_path(model: LanguageModel, task: Objective, batch: Batch, *, first_
         row_ids = batch.inputs.unique()
         by_path = {name: _back(record["embed"], table, part)[row_ids] for name, part in blocks[0].parts.items()}
         if model.head.W_U is None:
-            by_path[OUTPUT] = _output_part(model, task, batch, record["norm_f"], table)[row_ids]
+            nats, n = task.loss(Instead(model, hidden=record["norm_f"].detach()), batch)  # as output matrix alone
+            by_path[OUTPUT] = torch.autograd.grad(nats / n, table)[0][row_ids]
     return GradientPath(float(loss.detach()), blocks, crossed, row_ids, Parts("W_E", at_table[row_ids], by_path))
 
 
@@ -238,12 +239,6 @@ def _crossed(
     n_sublayers = sum(1 + (block.mlp is not None and not block.parallel) for block in model.blocks)
     present = {n: part for n, part in sorted(carried.items()) if n <= n_sublayers}
     return shares(present, at_bottom)
-
-
-def _output_part(model: LanguageModel, task: Objective, batch: Batch, h: Tensor, table: Tensor) -> Tensor:
-    """The gradient of a tied W_E as output matrix alone, its inputs held."""
-    nats, n_targets = task.loss(Instead(model, hidden=h.detach()), batch)
-    return torch.autograd.grad(nats / n_targets, table)[0]
 
 
 def _back(output: Tensor, onto: Tensor, gradient: Tensor) -> Tensor:

@@ -181,12 +181,9 @@ class Account(Generic[ModelT]):
                 parameter.copy_(values)
         with torch.enable_grad():
             nats, n = self._loss(self._model, self._batch)
-            found = torch.autograd.grad(nats / n, self._parameters, allow_unused=True)
+            found = torch.autograd.grad(nats / n, self._parameters, allow_unused=True, materialize_grads=True)
         self.n_passes += 1
-        gradients = [
-            torch.zeros_like(p) if g is None else g.clone() for p, g in zip(self._parameters, found, strict=True)
-        ]
-        return float(nats.detach()) / n, gradients
+        return float(nats.detach()) / n, [gradient.clone() for gradient in found]
 
 
 def _simpson(

@@ -395,12 +395,5 @@ def _is_cut_alike(entry: Entry, storage: Entry) -> bool:
 
 def _circuit_row(address: str, left: Entry) -> AddressRow:
     stem, kind = address.rsplit(".", 1)
-    d_model = left.shape[0]
-    return AddressRow(
-        address=address,
-        site="attn",
-        layer=left.layer,
-        head=int(stem.rsplit("H", 1)[1]),
-        kind=kind,
-        shape=(d_model, d_model),
-    )
+    shape, head = (left.shape[0], left.shape[0]), int(stem.rsplit("H", 1)[1])
+    return AddressRow(address=address, site="attn", layer=left.layer, head=head, kind=kind, shape=shape)

@@ -1,5 +1,7 @@
 """The rows by which telemetry names a matrix and its heads: the same for every instrument that speaks of them."""
 
+from dataclasses import replace
+
 from qkv.models.matrices import Catalogue
 from qkv.models.parts import Entry
 from qkv.telemetry import AddressRow
@@ -25,14 +27,5 @@ def head_rows(entry: Entry) -> list[AddressRow]:
     shape = list(entry.shape)
     if entry.n_heads:
         shape[entry.axis] = entry.width
-    return [
-        AddressRow(
-            address=f"{stem}{name}{head}.{entry.kind}",
-            site=entry.site,
-            layer=entry.layer,
-            head=head,
-            kind=entry.kind,
-            shape=tuple(shape),
-        )
-        for head in range(entry.n_heads)
-    ]
+    one = AddressRow(address="", site=entry.site, layer=entry.layer, kind=entry.kind, shape=tuple(shape))
+    return [replace(one, address=f"{stem}{name}{n}.{entry.kind}", head=n) for n in range(entry.n_heads)]

@@ -12,15 +12,7 @@ from qkv.errors import ConfigError, unknown
 from qkv.extensions import Registry, instance_of
 from qkv.instruments.measures.measure import Measure, Property
 
-MODULES = (
-    "movement",
-    "spectrum",
-    "gradient",
-    "circuits",
-    "directions",
-    "rows",
-    "attention",
-)
+MODULES = ("movement", "spectrum", "gradient", "circuits", "directions", "rows", "attention")
 """Modules of `measures/`, in the order in which their measures are recorded."""
 
 MEASURES: Registry[Measure] = Registry(

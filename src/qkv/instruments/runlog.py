@@ -5,7 +5,7 @@ the fate of the process (wall seconds, an interruption, a horizon measured in mi
 """
 
 from qkv.telemetry import RUN_ARM, Store
-from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, RunContext, StepRecord
+from qkv.training.record import EvaluationRecord, Event, Listener, Outcome, RunContext, StepRecord
 
 CLOCK_SECONDS = 0.5
 """At most one row of the clock in that many seconds."""
@@ -14,7 +14,7 @@ _OF_THE_PROCESS = frozenset({"horizon", "interrupt", "checkpoint", "resume"})
 """Kinds of events that another execution of the same run would not have."""
 
 
-class RunLog(Observer):
+class RunLog(Listener):
     """Losses, evaluations and events of one training, into arm `arm` of `store`; sees every update."""
 
     def __init__(self, store: Store, *, arm: int = RUN_ARM) -> None:
@@ -30,18 +30,10 @@ class RunLog(Observer):
         self._context, self._clock, self._speed = context, (0.0, 0), None
         self.store.drop_after(context.start_step if context.start_step > 0 else -1, arm=self.arm)
 
-    def wants(self, step: int) -> bool:
-        return True
-
     def after_update(self, record: StepRecord) -> None:
         """One row of losses; a row of the clock now and then."""
         self.store.add_step(
-            record.step,
-            tokens=record.tokens,
-            loss=record.loss,
-            lr=record.lr,
-            grad_norm=record.grad_norm,
-            arm=self.arm,
+            record.step, tokens=record.tokens, loss=record.loss, lr=record.lr, grad_norm=record.grad_norm, arm=self.arm
         )
         seconds, tokens = self._clock
         if record.wall_seconds - seconds >= CLOCK_SECONDS or not tokens:

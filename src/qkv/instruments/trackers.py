@@ -21,7 +21,7 @@ from qkv.errors import ConfigError, MissingExtra, first_line, unknown
 from qkv.instruments.recorder import Recorder
 from qkv.jsontypes import JsonMapping
 from qkv.telemetry import Telemetry
-from qkv.training.record import EvaluationRecord, Observer, Outcome, StepRecord
+from qkv.training.record import EvaluationRecord, Listener, Outcome, StepRecord
 
 
 class Tracker(Protocol):
@@ -146,19 +146,12 @@ def open_tracker(name: str, run: Path, config: JsonMapping) -> Tracker:
     return TRACKERS[name](run / "tensorboard", run.name, config)
 
 
-class Sender(Observer):
+class Sender(Listener):
     """Sends a training's telemetry on to a tracker; it stands behind `recorder`, whose rows it reads back."""
 
     def __init__(self, tracker: Tracker, telemetry: Path, recorder: Recorder, say: Callable[[str], None]) -> None:
         self._tracker, self._telemetry, self._recorder, self._say = tracker, telemetry, recorder, say
         self._broken = False
-
-    @property
-    def reads_weights(self) -> bool:
-        return False
-
-    def wants(self, step: int) -> bool:
-        return True
 
     def after_update(self, record: StepRecord) -> None:
         """Loss, rate and gradient norm; and what the recorder wrote at this step, if it looked."""

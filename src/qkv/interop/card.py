@@ -40,16 +40,8 @@ def model_card(
     `fit` is the class of transformers that it is written for; None for ONNX.
     """
     sizes, words = config.sizes, _WORDS[config.kind]
-    lines = [
-        "---",
-        f"library_name: {'transformers' if fit else 'onnx'}",
-        f"pipeline_tag: {words.pipeline}",
-        "tags:",
-        "- qkv",
-        "---",
-        "",
-    ]
-    lines += [f"# {name}", ""]
+    library = f"library_name: {'transformers' if fit else 'onnx'}"
+    lines = ["---", library, f"pipeline_tag: {words.pipeline}", "tags:", "- qkv", "---", "", f"# {name}", ""]
     title = fit.family.title if fit and fit.family else "its own"
     lines += [
         f"A model that {words.what}: {summary.get('parameters', 0):,} parameters, {many(sizes.n_layers, 'layer')},"

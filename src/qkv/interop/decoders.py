@@ -71,12 +71,12 @@ def tensors(
                 rows += linear(stored[0], "L{L}.W_gate") + mlp("", " ".join(stored[1:]))
             elif part == "joint gated":
                 rows += joint(stored[0], "gate in", STACKED) + linear(stored[1], "L{L}.W_out", "L{L}.b_out")
-            elif part in ("W_E", "W_pos"):
+            elif part in ("W_E", "W_type", "W_pos"):
                 rows += [row(f"{said}.weight", part, form=after(before) if part == "W_pos" and before else SAME)]
-            elif part == "W_U":
-                rows += linear(said, "W_U", "b_U")
+            elif part.startswith("W_"):
+                rows += linear(said, part, f"b{part[1:]}")
             else:
-                in_block = part not in ("norm_f", "norm_e")
+                in_block = part not in ("norm_f", "norm_e", "norm_u")
                 rows += gains(stored[0] if in_block else said, f"L{{L}}.{part}" if in_block else part)
         return rows
 

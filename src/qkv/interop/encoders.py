@@ -9,66 +9,36 @@ from dataclasses import replace
 from qkv.interop.decoders import BIASED, sizes, tensors
 from qkv.interop.family import ACTS, PLAIN, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
 from qkv.interop.layers import Joint, RopeByLayer, Windows
-from qkv.interop.name_map import TRANSPOSED, Row, after
+from qkv.interop.name_map import TRANSPOSED, Row
 from qkv.interop.settings import YES_NO, Always, Dropout, Labels, Piece, Reading, Setting
 from qkv.models.layout import ModelConfig
 
 # BERT, RoBERTa, DistilBERT
 
 
-def _bert_body(base: str) -> list[Row]:
-    block = f"{base}encoder.layer.{{L}}."
-    return [
-        row(f"{base}embeddings.word_embeddings.weight", "W_E"),
-        row(f"{base}embeddings.token_type_embeddings.weight", "W_type"),
-        *norm(f"{base}embeddings.LayerNorm", "norm_e"),
-        *attention(f"{block}attention.", "self.query self.key self.value output.dense"),
-        *norm(f"{block}attention.output.LayerNorm", "L{L}.norm1"),
-        *mlp(block, "intermediate.dense output.dense"),
-        *norm(f"{block}output.LayerNorm", "L{L}.norm2"),
-    ]
+def _of_bert(base: str, *, before: int = 0, bias: str = "", **head: str) -> Callable[[ModelConfig], list[Row]]:
+    """The rows of BERT and its relatives, whose `head` has names of its own.
+
+    `bias` is another name of b_U, which transformers reads where W_U is tied only. `before` is as in `tensors`.
+    """
+    table = f"{base}.embeddings."
+    names = {
+        "W_E": f"{table}word_embeddings", "W_type": f"{table}token_type_embeddings",
+        "W_pos": f"{table}position_embeddings", "norm_e": f"{table}LayerNorm",
+        "QKVO": "attention.self.query attention.self.key attention.self.value attention.output.dense",
+        "norm1": "attention.output.LayerNorm", "mlp": "intermediate.dense output.dense", "norm2": "output.LayerNorm",
+    }  # fmt: skip
+    named = tensors(names | head, f"{base}.encoder.layer.{{L}}.", before=before)
+    return lambda config: [*named(config), *([row(bias, "b_U", copy=not config.layout.tied)] if bias else [])]
 
 
-def _bert_rows(config: ModelConfig) -> list[Row]:
-    head = "cls.predictions."
-    return [
-        *_bert_body("bert."),
-        row("bert.embeddings.position_embeddings.weight", "W_pos"),
-        *linear(f"{head}transform.dense", "W_transform", "b_transform"),
-        *norm(f"{head}transform.LayerNorm", "norm_u"),
-        row(f"{head}decoder.weight", "W_U", form=TRANSPOSED),
-        row(f"{head}decoder.bias", "b_U"),
-        row(f"{head}bias", "b_U", copy=not config.layout.tied),  # transformers reads it where W_U is tied only
-    ]
-
-
-def _roberta_rows(config: ModelConfig) -> list[Row]:
-    return [
-        *_bert_body("roberta."),
-        row("roberta.embeddings.position_embeddings.weight", "W_pos", form=after(_ROBERTA_FIRST)),
-        *linear("lm_head.dense", "W_transform", "b_transform"),
-        *norm("lm_head.layer_norm", "norm_u"),
-        row("lm_head.decoder.weight", "W_U", form=TRANSPOSED),
-        row("lm_head.decoder.bias", "b_U"),
-        row("lm_head.bias", "b_U", copy=not config.layout.tied),
-    ]
-
-
-def _distilbert_rows(config: ModelConfig) -> list[Row]:
-    block = "distilbert.transformer.layer.{L}."
-    return [
-        row("distilbert.embeddings.word_embeddings.weight", "W_E"),
-        row("distilbert.embeddings.position_embeddings.weight", "W_pos"),
-        *norm("distilbert.embeddings.LayerNorm", "norm_e"),
-        *attention(f"{block}attention.", "q_lin k_lin v_lin out_lin"),
-        *norm(f"{block}sa_layer_norm", "L{L}.norm1"),
-        *mlp(f"{block}ffn.", "lin1 lin2"),
-        *norm(f"{block}output_layer_norm", "L{L}.norm2"),
-        *linear("vocab_transform", "W_transform", "b_transform"),
-        *norm("vocab_layer_norm", "norm_u"),
-        *linear("vocab_projector", "W_U", "b_U"),
-    ]
-
+_DISTILBERT = tensors({
+    "W_E": "distilbert.embeddings.word_embeddings", "W_pos": "distilbert.embeddings.position_embeddings",
+    "norm_e": "distilbert.embeddings.LayerNorm",
+    "QKVO": "attention.q_lin attention.k_lin attention.v_lin attention.out_lin",
+    "norm1": "sa_layer_norm", "mlp": "ffn.lin1 ffn.lin2", "norm2": "output_layer_norm",
+    "W_transform": "vocab_transform", "norm_u": "vocab_layer_norm", "W_U": "vocab_projector",
+}, "distilbert.transformer.layer.{L}.")  # fmt: skip
 
 _ROBERTA_FIRST = 2
 """RoBERTa counts positions from the padding token's id and one: rows 0 and 1 are no position of a text."""
@@ -122,12 +92,16 @@ def _masked(
 
 
 BERT = _masked(
-    "bert", "BERT", "BertForMaskedLM", _bert_rows,
+    "bert", "BERT", "BertForMaskedLM",
+    _of_bert("bert", W_transform="cls.predictions.transform.dense", norm_u="cls.predictions.transform.LayerNorm",
+             W_U="cls.predictions.decoder", bias="cls.predictions.bias"),
     *_bert_pieces(_N_CTX, Setting("hidden_act", "layout.mlp", "gelu", ACTS)), also=("BertForPreTraining",),
     left_out={"bert.pooler.*": POOLER, "cls.seq_relationship.*": "the next-sentence head"},
 )  # fmt: skip
 ROBERTA = _masked(
-    "roberta", "RoBERTa", "RobertaForMaskedLM", _roberta_rows,
+    "roberta", "RoBERTa", "RobertaForMaskedLM",
+    _of_bert("roberta", before=_ROBERTA_FIRST, W_transform="lm_head.dense", norm_u="lm_head.layer_norm",
+             W_U="lm_head.decoder", bias="lm_head.bias"),
     *_bert_pieces(
         Setting("max_position_embeddings", "sizes.n_ctx", 512, plus=_ROBERTA_FIRST),
         Setting("hidden_act", "layout.mlp", "gelu", ACTS[:1]), Always("pad_token_id", _ROBERTA_FIRST - 1), vocab=50265,
@@ -135,7 +109,7 @@ ROBERTA = _masked(
     left_out={"roberta.pooler.*": POOLER},
 )  # fmt: skip
 DISTILBERT = _masked(
-    "distilbert", "DistilBERT", "DistilBertForMaskedLM", _distilbert_rows,
+    "distilbert", "DistilBERT", "DistilBertForMaskedLM", _DISTILBERT,
     Setting("vocab_size", "sizes.d_vocab", 30522), _N_CTX, Setting("dim", "sizes.d_model", 768),
     Setting("hidden_dim", "sizes.d_mlp", 3072), Setting("n_layers", "sizes.n_layers", 6),
     Setting("n_heads", "sizes.n_heads", 12), Setting("activation", "layout.mlp", "gelu", ACTS[:1] + ACTS[4:5]),
@@ -187,19 +161,10 @@ def _read_embedding_size(reading: Reading) -> None:
     reading.values["sizes.d_embed"] = 0 if d_embed == d_model else d_embed
 
 
-def _electra_rows(config: ModelConfig) -> list[Row]:
-    return [
-        *_bert_body("electra."),
-        row("electra.embeddings.position_embeddings.weight", "W_pos"),
-        *linear("electra.embeddings_project", "W_project", "b_project"),
-        *linear("generator_predictions.dense", "W_transform", "b_transform"),
-        *norm("generator_predictions.LayerNorm", "norm_u"),
-        *linear("generator_lm_head", "W_U", "b_U"),
-    ]
-
-
 ELECTRA = _masked(
-    "electra", "ELECTRA", "ElectraForMaskedLM", _electra_rows,
+    "electra", "ELECTRA", "ElectraForMaskedLM",
+    _of_bert("electra", W_project="electra.embeddings_project", W_transform="generator_predictions.dense",
+             norm_u="generator_predictions.LayerNorm", W_U="generator_lm_head"),
     *_bert_pieces(
         _N_CTX, Setting("hidden_act", "layout.mlp", "gelu", ACTS[:1]),
         Joint(("embedding_size",), _read_embedding_size,
@@ -209,22 +174,23 @@ ELECTRA = _masked(
 )  # fmt: skip
 
 
+_OUTSIDE_ALBERT = _of_bert(
+    "albert", W_project="albert.encoder.embedding_hidden_mapping_in", W_transform="predictions.dense",
+    norm_u="predictions.LayerNorm",
+)  # fmt: skip
+
+
 def _albert_rows(config: ModelConfig) -> list[Row]:
-    stem, head = "albert.encoder.albert_layer_groups.0.albert_layers.0.", "predictions."
-    tables = [one for one in _bert_body("albert.") if not one.per_layer]
+    stem = "albert.encoder.albert_layer_groups.0.albert_layers.0."
     return [
-        *tables,
-        row("albert.embeddings.position_embeddings.weight", "W_pos"),
-        *linear("albert.encoder.embedding_hidden_mapping_in", "W_project", "b_project"),
+        *(one for one in _OUTSIDE_ALBERT(config) if not one.per_layer),
         *attention(f"{stem}attention.", "query key value dense", "L0."),
         *norm(f"{stem}attention.LayerNorm", "L0.norm1"),
         *mlp(stem, "ffn ffn_output", "L0."),
         *norm(f"{stem}full_layer_layer_norm", "L0.norm2"),
-        *linear(f"{head}dense", "W_transform", "b_transform"),
-        *norm(f"{head}LayerNorm", "norm_u"),
-        row(f"{head}decoder.weight", "W_U", form=TRANSPOSED),
-        row(f"{head}bias", "b_U"),
-        replace(row(f"{head}decoder.bias", "b_U"), alias=True),
+        row("predictions.decoder.weight", "W_U", form=TRANSPOSED),
+        row("predictions.bias", "b_U"),
+        replace(row("predictions.decoder.bias", "b_U"), alias=True),
     ]
 
 
@@ -246,7 +212,7 @@ ALBERT = _masked(
 _MODERN = tensors({
     "W_E": "model.embeddings.tok_embeddings", "norm_e": "model.embeddings.norm", "norm1": "attn_norm",
     "QKV O": "attn.Wqkv attn.Wo", "norm2": "mlp_norm", "joint gated": "mlp.Wi mlp.Wo", "norm_f": "model.final_norm",
-    "W_U": "decoder",
+    "W_U": "decoder", "W_transform": "head.dense", "norm_u": "head.norm",
 })  # fmt: skip
 MODERNBERT = Family(
     name="modernbert", title="ModernBERT", kind="MaskedLM", preset="bert", architecture="ModernBertForMaskedLM",
@@ -271,9 +237,7 @@ MODERNBERT = Family(
     ),
     layout={"norm": "layer", "mlp": "geglu", "norm_e": True, "first_norm": False, "head_transform": True,
             "start": "normal"},
-    rows=lambda config: [
-        *_MODERN(config), *linear("head.dense", "W_transform", "b_transform"), *norm("head.norm", "norm_u")],
-    even_heads=True,
+    rows=_MODERN, even_heads=True,
 )  # fmt: skip
 
 _BODIES = (

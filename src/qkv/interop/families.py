@@ -309,29 +309,8 @@ MT5 = replace(
 )
 
 
-FAMILIES: Registry[Family] = Registry(
-    "families",
-    {
-        family.name: family
-        for family in (
-            GPT2,
-            LLAMA,
-            QWEN3,
-            QWEN2,
-            MISTRAL,
-            NEOX,
-            *ENCODERS,
-            VIT,
-            MARIAN,
-            BART,
-            MBART,
-            T5,
-            MT5,
-            *DECODERS,
-        )
-    },
-    instance_of(Family),
-)
+_OURS = (GPT2, LLAMA, QWEN3, QWEN2, MISTRAL, NEOX, *ENCODERS, VIT, MARIAN, BART, MBART, T5, MT5, *DECODERS)
+FAMILIES: Registry[Family] = Registry("families", {family.name: family for family in _OURS}, instance_of(Family))
 """Name -> family, those that other packages add behind ours; for export the first that fits is taken."""
 
 

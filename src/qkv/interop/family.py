@@ -92,14 +92,8 @@ TIED = Setting("tie_word_embeddings", "layout.tied", False, YES_NO)
 """Whether it is W_E transposed, where a file that is silent means no."""
 TIED_USUALLY = Setting("tie_word_embeddings", "layout.tied", True, YES_NO)
 """The same, where a file that is silent means yes."""
-ACTS = (
-    ("gelu", "gelu"),
-    ("gelu_new", "gelu_tanh"),
-    ("gelu_pytorch_tanh", "gelu_tanh"),
-    ("gelu_fast", "gelu_tanh"),
-    ("relu", "relu"),
-    ("relu2", "relu2"),
-)
+_GELUS = tuple((name, "gelu_tanh") for name in ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"))
+ACTS = (("gelu", "gelu"), *_GELUS, ("relu", "relu"), ("relu2", "relu2"))
 """Name of a nonlinearity in their files -> ours."""
 
 

@@ -13,26 +13,10 @@ from qkv.errors import MissingExtra, SourceError, first_line
 from qkv.installing import install
 
 PATTERNS = (
-    "config.json",
-    "adapter_config.json",
-    "generation_config.json",
-    "preprocessor_config.json",
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "tokenizer.json",
-    "tokenizer.source.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "tokenizer.model",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "encoder.json",
-    "vocab.bpe",
-    "source.spm",
-    "target.spm",
+    *(f"{name}config.json" for name in ("", "adapter_", "generation_", "preprocessor_", "tokenizer_")),
+    *("*.safetensors", "*.safetensors.index.json", "tokenizer.json", "tokenizer.source.json", "tokenizer.model"),
+    *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "source.spm", "target.spm"),
+    *("vocab.txt", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe"),
 )
 """What is fetched of a repository."""
 

@@ -7,6 +7,7 @@ spectrum, and nothing of the live model is touched.
 """
 
 import copy
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -304,13 +305,8 @@ def _by_names(
 
 def _rows_there(row: Row, parameters: Mapping[str, nn.Parameter]) -> list[Row]:
     """The row of each layer that the model has."""
-    if not row.per_layer:
-        return [row] if row.stored in parameters else []
-    rows, layer = [], 0
-    while row.at(layer).stored in parameters:
-        rows.append(row.at(layer))
-        layer += 1
-    return rows
+    rows = map(row.at, itertools.count()) if row.per_layer else [row]
+    return list(itertools.takewhile(lambda one: one.stored in parameters, rows))
 
 
 def _form(owner: nn.Module, row: Row) -> Form:

@@ -193,12 +193,10 @@ class Dropout:
 
     def read(self, reading: Reading) -> None:
         expected = "expected a share, at least 0 and below 1"
-        shares = {
-            key: float(
-                reading.number(key, self.default if key not in reading.given else 0.0, expected, least=0, below=1)
-            )
-            for key in self.keys
-        }
+        shares = {}
+        for key in self.keys:
+            usual = 0.0 if key in reading.given else self.default
+            shares[key] = float(reading.number(key, usual, expected, least=0, below=1))
         if self.residual:
             reading.values["layout.dropout"] = shares[self.residual[0]]
         unused = {key: s for key, s in shares.items() if s and s != reading.values.get("layout.dropout")}
@@ -246,20 +244,12 @@ class Labels:
         out["label2id"] = {name: i for i, name in enumerate(config.classes)}
 
 
+_ORIGINAL = "original_max_position_embeddings"
 _ROPE_KEYS = {
     "default": (),
     "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": (
-        "factor",
-        "attention_factor",
-        "beta_fast",
-        "beta_slow",
-        "mscale",
-        "mscale_all_dim",
-        "original_max_position_embeddings",
-        "truncate",
-    ),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", _ORIGINAL),
+    "yarn": ("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", _ORIGINAL, "truncate"),
 }
 
 
@@ -324,7 +314,7 @@ class Rope:
             words |= {"beta_slow": scaling.slow, "beta_fast": scaling.fast, "attention_factor": scaling.stretch}
             words |= {} if scaling.whole_pairs else {"truncate": False}
         if scaling.original_ctx:
-            words["original_max_position_embeddings"] = scaling.original_ctx
+            words[_ORIGINAL] = scaling.original_ctx
         out["rope_scaling"] = words
 
 
@@ -352,8 +342,7 @@ class _RopeSettings:
             raise self.reading.refuse(self.key, "factor must be above 0")
         if kind == "linear":
             return RopeScaling(kind="linear", factor=factor)
-        name = "original_max_position_embeddings"
-        original = int(self.number(name, self.reading.given.get(name)))
+        original = int(self.number(_ORIGINAL, self.reading.given.get(_ORIGINAL)))
         if kind == "llama3":
             slow, fast = self.number("low_freq_factor"), self.number("high_freq_factor")
             return RopeScaling(kind="llama3", factor=factor, slow=slow, fast=fast, original_ctx=original)

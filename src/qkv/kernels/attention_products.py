@@ -41,17 +41,12 @@ def attend(q: Queries, k: Keys, v: Values, to: Visible, scale: float) -> Mixed:
     """
     if serves(q) and compiled_serves(q, k):
         return attend_compiled(q, k, v, to.bias, scale, causal=to.causal)
-    if serves(q) and products_serve(q, k):
+    if serves(q) and k.shape[2] <= LONGEST.get(product_dtype(q), 0):
         return attend_by_products(q, k, v, causal_bias(q.shape[2], q) if to.causal else to.bias, scale)
     shared = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=to.bias, is_causal=to.causal, scale=scale, enable_gqa=shared
     )
-
-
-def products_serve(q: Queries, k: Keys) -> bool:
-    """Whether this path is the faster one."""
-    return k.shape[2] <= LONGEST.get(product_dtype(q), 0)
 
 
 def attend_by_products(q: Queries, k: Keys, v: Keys, bias: Hiding | None, scale: float) -> Queries:

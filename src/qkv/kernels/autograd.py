@@ -258,12 +258,7 @@ def _weight_grads(
 
 
 def _normed(
-    by: Formulas,
-    rows: Tensor,
-    gain: Tensor | None,
-    shift: Tensor | None,
-    kind: NormKind | None,
-    dtype: torch.dtype,
+    by: Formulas, rows: Tensor, gain: Tensor | None, shift: Tensor | None, kind: NormKind | None, dtype: torch.dtype
 ) -> tuple[Tensor, Kept]:
     """norm(rows) in the dtype of products, and what is kept for the way back; rows as they are without a norm."""
     if gain is None or kind is None:

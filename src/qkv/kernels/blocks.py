@@ -73,13 +73,7 @@ class Attention(Protocol):
     @property
     def rotary(self) -> Turns | None: ...
     def mixed(
-        self,
-        h: Stream,
-        to: Visible,
-        *,
-        context: Context | None = None,
-        cache: Cache | None = None,
-        layer: int = 0,
+        self, h: Stream, to: Visible, *, context: Context | None = None, cache: Cache | None = None, layer: int = 0
     ) -> Stream: ...
 
 

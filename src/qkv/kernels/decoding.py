@@ -28,10 +28,7 @@ _KEYS = len(_COLUMNS)
 
 class _Sizes(ctypes.Structure):
     _fields_ = [  # noqa: RUF012
-        *(
-            (name, ctypes.c_int64)
-            for name in ("batch", "layers", "d_model", "n_heads", "n_kv", "d_head", "wide", "hidden", "vocab")
-        ),
+        *((name, ctypes.c_int64) for name in "batch layers d_model n_heads n_kv d_head wide hidden vocab".split()),
         *((name, ctypes.c_int64) for name in ("kind", "centred", "qk_normed", "room")),
         *((name, ctypes.c_float) for name in ("rms", "eps", "qk_rms")),
     ]

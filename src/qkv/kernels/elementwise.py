@@ -266,10 +266,8 @@ class Compiled(Formulas):
     def squares(self, tensors: Sequence[Float32[Tensor, "..."]]) -> Float64[Tensor, "n"]:
         """The sum of the squares of each of n contiguous tensors."""
         n = len(tensors)
-        places, sizes = (
-            (ctypes.c_void_p * n)(*map(Tensor.data_ptr, tensors)),
-            (ctypes.c_long * n)(*map(Tensor.numel, tensors)),
-        )
+        places = (ctypes.c_void_p * n)(*map(Tensor.data_ptr, tensors))
+        sizes = (ctypes.c_long * n)(*map(Tensor.numel, tensors))
         sums = torch.empty(n, dtype=torch.float64)
         call(self._squares, n, places, sizes, sums)
         return sums

@@ -99,9 +99,7 @@ class SelfAttention(nn.Module):
         check(sizes, Layout(positions="none", start=start))
         d_head = sizes.d_head
         self.causal, self.scale = causal, 1 / math.sqrt(d_head) if scale else 1.0
-        self.W_Q = nn.Parameter(torch.empty(d_model, d_head))
-        self.W_K = nn.Parameter(torch.empty(d_model, d_head))
-        self.W_V = nn.Parameter(torch.empty(d_model, d_head))
+        self.W_Q, self.W_K, self.W_V = (nn.Parameter(torch.empty(d_model, d_head)) for _ in range(3))
         self.W_O = nn.Parameter(torch.empty(d_head, d_model))
         fill(self, start, 1, seed)
 

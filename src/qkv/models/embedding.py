@@ -92,8 +92,7 @@ class PatchEmbedding(nn.Module):
         self.sines = Sinusoidal2D(sizes.d_model, patches.grid, int(has_class)) if turned else None
 
     def cut(
-        self,
-        pixels: UInt8[Tensor, "batch channels height width"] | Float[Tensor, "batch channels height width"],
+        self, pixels: UInt8[Tensor, "batch channels height width"] | Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch n_patches n_values"]:
         """The patches of images, standardised; floating-point pixels are in 0..1.
 

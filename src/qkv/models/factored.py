@@ -120,8 +120,5 @@ def _qk_caveats(layout: "Layout") -> list[tuple[bool, str]]:
         ),
         (layout.scale and not layout.score_factor, "Scores are this form divided by sqrt(d_head)."),
         (bool(layout.score_factor), f"Scores are this form times {layout.score_factor:.3g}."),
-        (
-            not layout.plain_scores,
-            "Windows, caps, sinks and distances are left out: they change patterns too.",
-        ),
+        (not layout.plain_scores, "Windows, caps, sinks and distances are left out: they change patterns too."),
     ]

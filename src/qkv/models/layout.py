@@ -77,12 +77,8 @@ class Sizes:
         n_kv_heads = self.n_kv_heads or self.n_heads
         if self.n_heads % n_kv_heads:
             raise ConfigError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {n_kv_heads}")
-        return dataclasses.replace(
-            self,
-            n_kv_heads=n_kv_heads,
-            d_head=self.d_head or self.d_model // self.n_heads,
-            d_mlp=self.d_mlp or 4 * self.d_model,
-        )
+        d_head, d_mlp = self.d_head or self.d_model // self.n_heads, self.d_mlp or 4 * self.d_model
+        return dataclasses.replace(self, n_kv_heads=n_kv_heads, d_head=d_head, d_mlp=d_mlp)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,47 +27,28 @@ class Kind:
     """The axis of storage along which the pieces lie."""
 
 
+def _of(kind: Kind, names: str) -> dict[str, Kind]:
+    return dict.fromkeys(names.split(), kind)
+
+
 KINDS: Mapping[str, Kind] = {
-    "W_E": Kind("embed", "row", 0),
-    "W_pos": Kind("embed", "row", 0),
-    "W_type": Kind("embed", "row", 0),
-    "W_rel": Kind("embed", "row", 0),
-    "W_token": Kind("embed"),
-    "b_E": Kind("embed"),
-    "W_project": Kind("embed"),
-    "b_project": Kind("embed"),
-    "W_Q": Kind("attn", "H", 1),
-    "W_K": Kind("attn", "KV", 1),
-    "W_V": Kind("attn", "KV", 1),
-    "W_O": Kind("attn", "H", 0),
-    "b_Q": Kind("attn", "H", 0),
-    "b_K": Kind("attn", "KV", 0),
-    "b_V": Kind("attn", "KV", 0),
-    "b_O": Kind("attn"),
-    "b_sink": Kind("attn", "H", 0),
-    "W_ih": Kind("rnn"),
-    "W_hh": Kind("rnn"),
-    "b_ih": Kind("rnn"),
-    "W_ih_back": Kind("rnn"),
-    "W_hh_back": Kind("rnn"),
-    "b_ih_back": Kind("rnn"),
-    "W_in": Kind("mlp"),
-    "W_gate": Kind("mlp"),
-    "W_out": Kind("mlp"),
-    "b_in": Kind("mlp"),
-    "b_out": Kind("mlp"),
-    "gain": Kind("norm"),
-    "bias": Kind("norm"),
-    "W_transform": Kind("head"),
-    "b_transform": Kind("head"),
-    "W_U": Kind("head", "row", 1),
-    "b_U": Kind("head", "row", 0),
-    "W_pool": Kind("head"),
-    "b_pool": Kind("head"),
-    "W_cls": Kind("head"),
-    "b_cls": Kind("head"),
+    **_of(Kind("embed", "row", 0), "W_E W_pos W_type W_rel"),
+    **_of(Kind("embed"), "W_token b_E W_project b_project"),
+    **_of(Kind("attn", "H", 1), "W_Q"),
+    **_of(Kind("attn", "KV", 1), "W_K W_V"),
+    **_of(Kind("attn", "H", 0), "W_O b_Q"),
+    **_of(Kind("attn", "KV", 0), "b_K b_V"),
+    **_of(Kind("attn"), "b_O"),
+    **_of(Kind("attn", "H", 0), "b_sink"),
+    **_of(Kind("rnn"), "W_ih W_hh b_ih W_ih_back W_hh_back b_ih_back"),
+    **_of(Kind("mlp"), "W_in W_gate W_out b_in b_out"),
+    **_of(Kind("norm"), "gain bias"),
+    **_of(Kind("head"), "W_transform b_transform"),
+    **_of(Kind("head", "row", 1), "W_U"),
+    **_of(Kind("head", "row", 0), "b_U"),
+    **_of(Kind("head"), "W_pool b_pool W_cls b_cls"),
 }
-"""Last part of an address -> its kind. A new kind of matrix is one row here."""
+"""Last part of an address -> its kind. A new kind of matrix is one word here."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -78,6 +78,7 @@ _OPEN_FORGET_GATE = Draw(
 """Jozefowicz et al. 2015 (ICML, "An empirical exploration of recurrent network architectures")."""
 _IDENTITY = Draw("the identity", lambda rng, shape, fan_in, n_layers: np.eye(*shape, dtype=np.float32))
 ZERO, ONE = _constant(0.0), _constant(1.0)
+_SMALL, _SMALL_RESIDUAL, _SMALL_CUT = _normal(0.02), _normal_residual(0.02), _truncated_normal(0.02)
 _HIDDEN = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "W_transform", "W_project", "W_pool")
 _RECURRENT: dict[str, Draw] = {
     f"{name}{back}": _OPEN_FORGET_GATE if name == "b_ih" else _FAN_IN_UNIFORM
@@ -86,7 +87,7 @@ _RECURRENT: dict[str, Draw] = {
 }
 _EVERYWHERE: dict[str, Draw] = (
     _RECURRENT
-    | {"gain": ONE, "W_token": _normal(0.02)}
+    | {"gain": ONE, "W_token": _SMALL}
     | dict.fromkeys("bias b_E b_project b_Q b_K b_V b_O b_sink b_in b_out b_transform b_U b_pool b_cls".split(), ZERO)
 )
 
@@ -102,38 +103,26 @@ def _rows(hidden: Draw, **others: Draw) -> dict[str, Draw]:
 
 START: Mapping[str, Mapping[str, Draw]] = {
     # Radford et al. 2019; code of openai/gpt-2 and nanoGPT.
-    "gpt2": _rows(
-        _normal(0.02),
-        W_E=_normal(0.02),
-        W_pos=_normal(0.02),
-        W_U=_normal(0.02),
-        W_O=_normal_residual(0.02),
-        W_out=_normal_residual(0.02),
-    ),
+    "gpt2": _rows(_SMALL, W_E=_SMALL, W_pos=_SMALL, W_U=_SMALL, W_O=_SMALL_RESIDUAL, W_out=_SMALL_RESIDUAL),
     # Devlin et al. 2018 (arXiv 1810.04805); google-research/bert `create_initializer`.
-    "bert": _rows(
-        _truncated_normal(0.02),
-        W_E=_truncated_normal(0.02),
-        W_pos=_truncated_normal(0.02),
-        W_U=_truncated_normal(0.02),
-    ),
+    "bert": _rows(_SMALL_CUT, W_E=_SMALL_CUT, W_pos=_SMALL_CUT, W_U=_SMALL_CUT),
     # Touvron et al. 2023 (arXiv 2302.13971) as released: plain normal everywhere.
-    "normal": _rows(_normal(0.02), W_E=_normal(0.02), W_pos=_normal(0.02), W_U=_normal(0.02)),
+    "normal": _rows(_SMALL, W_E=_SMALL, W_pos=_SMALL, W_U=_SMALL),
     # Glorot and Bengio 2010, as tensor2tensor starts the transformer of Vaswani et al. 2017 (arXiv 1706.03762).
-    "xavier": _rows(_XAVIER_UNIFORM, W_E=_EMBEDDING_NORMAL, W_pos=_normal(0.02), W_U=_XAVIER_UNIFORM),
+    "xavier": _rows(_XAVIER_UNIFORM, W_E=_EMBEDDING_NORMAL, W_pos=_SMALL, W_U=_XAVIER_UNIFORM),
     # Outputs of sublayers (and an untied W_U) start at zero, so a block is the identity at step 0 (Zhang et al. 2019,
     # arXiv 1901.09321; karpathy/nanochat `init_weights`, MIT).
-    "zero_out": _rows(_FAN_IN_UNIFORM, W_E=_EMBEDDING_NORMAL, W_pos=_normal(0.02), W_U=ZERO, W_O=ZERO, W_out=ZERO),
+    "zero_out": _rows(_FAN_IN_UNIFORM, W_E=_EMBEDDING_NORMAL, W_pos=_SMALL, W_U=ZERO, W_O=ZERO, W_out=ZERO),
     # What recurrent layers read starts as large as what they carry over.
-    "recurrent": _rows(_FAN_IN_UNIFORM, W_E=_normal(0.5), W_pos=_normal(0.02), W_U=_FAN_IN_UNIFORM),
+    "recurrent": _rows(_FAN_IN_UNIFORM, W_E=_normal(0.5), W_pos=_SMALL, W_U=_FAN_IN_UNIFORM),
     # Attention without parameters: W_Q = W_K = W_V = W_O = I, so that q = k = v = x in a model of one head.
     "identity": _rows(
         _FAN_IN_UNIFORM,
         W_E=_normal(1.0),
-        W_pos=_normal(0.02),
+        W_pos=_SMALL,
         W_U=_FAN_IN_UNIFORM,
         **dict.fromkeys(("W_Q", "W_K", "W_V", "W_O"), _IDENTITY),
-    ),
+    ),  # fmt: skip
 }
 """Name of a start -> kind of matrix -> its distribution."""
 

@@ -405,9 +405,8 @@ class EncoderDecoderLM(EncoderDecoder):
         source.
         """
         hook, record = recorder()
-        return self.unembed(
-            self.hidden(source, target, source_mask=source_mask, target_mask=target_mask, hook=hook)
-        ), record
+        h = self.hidden(source, target, source_mask=source_mask, target_mask=target_mask, hook=hook)
+        return self.unembed(h), record
 
     def forward_with(
         self,

@@ -17,19 +17,13 @@ from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, share_of
 from qkv.recipe.build import Parts, assemble
 from qkv.telemetry import Store
 from qkv.training.distributed.ranks import ALONE, Ranks
-from qkv.training.record import Observer, StepRecord
+from qkv.training.record import Listener, StepRecord
 from qkv.words import percent as as_percent
 
 
-def _sparse(matrices: int, circuits: int, attention: int, head_spectra: int, matrix_spectra: int = 0) -> WatchConfig:
-    return WatchConfig(
-        matrices=matrices,
-        circuits=circuits,
-        attention=attention,
-        head_spectra=head_spectra,
-        matrix_spectra=matrix_spectra,
-        per_doubling=16 if matrices > 8 else 32,
-    )
+def _sparse(*every: int) -> WatchConfig:
+    """Updates between two looks of each of `KINDS`, in that order; of one that is left out there are none."""
+    return WatchConfig(**dict(zip(KINDS, every, strict=False)), per_doubling=16 if every[0] > 8 else 32)
 
 
 LADDER = (
@@ -109,15 +103,12 @@ def measure_costs(parts: Parts, percent: float, *, updates: int = _UPDATES, rank
     return Costs(**ranks.tell(dataclasses.asdict(meter.costs())))
 
 
-class _Meter(Observer):
+class _Meter(Listener):
     """Notes the clock and what the recorder has spent, at every update."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._marks: list[tuple[float, dict[str, float]]] = []
-
-    def wants(self, step: int) -> bool:
-        return True
 
     def after_update(self, record: StepRecord) -> None:
         self._marks.append((record.wall_seconds, dict(self._recorder.spent)))

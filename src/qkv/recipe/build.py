@@ -55,10 +55,7 @@ class Parts:
 
     def train(self, **changes: Unpack[SetupChanges]) -> Outcome:
         """Train them by `qkv.training.loop.run`; `changes` replace what the run's configuration and plan would give."""
-        usual: SetupChanges = {
-            "config": self.config.training,
-            "constraint": self.plan if self.plan.acts else None,
-        }
+        usual: SetupChanges = {"config": self.config.training, "constraint": self.plan if self.plan.acts else None}
         setup = TrainingSetup(
             model=self.model,
             catalogue=self.catalogue,

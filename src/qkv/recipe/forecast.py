@@ -46,7 +46,7 @@ from qkv.recipe.request import Request, resolve
 from qkv.tasks import Data, find_task
 from qkv.training.distributed.shards import blocks_of
 from qkv.training.optimizers import make_optimizer
-from qkv.training.record import Observer, StepRecord
+from qkv.training.record import Listener, StepRecord
 
 _UPDATES = 4
 """Updates that are timed; the first does not count."""
@@ -333,14 +333,11 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-class _Clock(Observer):
+class _Clock(Listener):
     """When each update was done."""
 
     def __init__(self) -> None:
         self.marks: list[float] = []
-
-    def wants(self, step: int) -> bool:
-        return True
 
     def after_update(self, record: StepRecord) -> None:
         self.marks.append(time.perf_counter())

@@ -1,5 +1,6 @@
 """What is known about a run beside its training: where it ran, how good its loss is, the summary of `--json`."""
 
+import contextlib
 import dataclasses
 import os
 import platform
@@ -12,6 +13,7 @@ from pathlib import Path
 from qkv import __version__, native
 from qkv.extensions import hashes
 from qkv.folder.run_folder import RunFolder
+from qkv.instruments.measures.arithmetic import or_none
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.models.layout import Sizes
 from qkv.models.zoo import model_class
@@ -132,12 +134,10 @@ def note_machine(store: Store, config: RunConfig, step: int) -> str:
 
 def _cpu() -> str:
     """The processor's own name where the system tells it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-        return names[0] if names else platform.processor() or platform.machine()
-    except OSError:
-        return platform.processor() or platform.machine()
+    names: list[str] = []
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def summary(
@@ -162,8 +162,8 @@ def summary(
         "steps": outcome.steps,
         "horizon": outcome.horizon,
         "tokens": outcome.tokens,
-        "val_loss": _number(outcome.best_loss),
-        "last_val_loss": _number(outcome.last_loss),
+        "val_loss": or_none(outcome.best_loss),
+        "last_val_loss": or_none(outcome.last_loss),
         "best_step": outcome.best_step,
         "bits_per_byte": bits_per_byte,
         "train_seconds": round(outcome.train_seconds, 3),
@@ -175,7 +175,3 @@ def summary(
         "baselines": None if found is None else dict(found.summary),
         "baselines_nats": None if found is None else dict(found.nats),
     } | figures
-
-
-def _number(value: float) -> float | None:
-    return value if value == value and abs(value) != float("inf") else None

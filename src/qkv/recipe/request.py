@@ -52,19 +52,11 @@ _OF_A_RUN = ("manifest.json", "source.json")
 """Beside config.toml, what a run folder holds once it is finished, and before."""
 
 OPTIONS = {
-    "task": "--task",
-    "preset": "--preset",
-    "seed": "--seed",
-    "watch": "--watch",
+    **{name: f"--{name}" for name in ("task", "preset", "seed", "watch")},
     "from_run": "--from",
-    "imported": "",
-    "watched": "",
     "changes": "--change",
-    "model.kind": "",
-    "model.classes": "",
-    "model.patches.height": "",
-    "model.patches.width": "",
-    "model.patches.channels": "",
+    **dict.fromkeys(("imported", "watched", "model.kind", "model.classes"), ""),
+    **{f"model.patches.{name}": "" for name in ("height", "width", "channels")},
     "training.minutes": "--minutes",
     "training.until_loss": "--until-loss",
     "training.schedule.steps": "--steps",
@@ -477,9 +469,7 @@ def _parent(request: Request, task: Task) -> _Parent | None:
     if (config.imported or config.watched) and task.tokenizer and not tokenizer.is_file():
         raise RunFolderError(f"--from {request.from_run} came without a tokenizer, so it cannot read a text")
     return _Parent(
-        preset=config.preset,
-        model=config.model,
-        tokenizer=str(tokenizer.absolute()) if tokenizer.is_file() else "",
+        preset=config.preset, model=config.model, tokenizer=str(tokenizer.absolute()) if tokenizer.is_file() else ""
     )
 
 

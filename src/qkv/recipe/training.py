@@ -55,7 +55,7 @@ from qkv.training import checkpoint as checkpoints
 from qkv.training.distributed.ranks import Ranks, check_shares, join
 from qkv.training.distributed.shards import check_shard
 from qkv.training.precision import Machine, check_compiler, check_device, is_slower_natively
-from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, StepRecord
+from qkv.training.record import EvaluationRecord, Event, Listener, Observer, Outcome, StepRecord
 from qkv.training.schedules import decay_start, lr_scale
 from qkv.training.waiting import slowdown, watching_cores
 from qkv.words import many, percent, plural
@@ -90,18 +90,11 @@ class Listening:
         return time.monotonic() - self.started
 
 
-class _Progress(Observer):
+class _Progress(Listener):
     """Hands everything on to `progress`."""
-
-    @property
-    def reads_weights(self) -> bool:
-        return False
 
     def __init__(self, progress: Callable[[Told], None]) -> None:
         self._progress = progress
-
-    def wants(self, step: int) -> bool:
-        return True
 
     def after_update(self, record: StepRecord) -> None:
         self._progress(record)
@@ -419,35 +412,21 @@ class _Session:
                 write_samples(parts, folder, store, outcome)
                 if compares and parts.task.name == "causal" and config.model.sizes.n_layers:
                     store.set_fact("agreement", _agreement(parts))
-                found = background.result()
-                if found is not None:
-                    store.set_fact("baselines", dict(found.facts))
-                    store.set_fact("loss_less_ngram", _less_ngram(parts, folder, found))
-                    if found.note:
-                        listening.say(found.note)
+                yardsticks = background.result()
+                if yardsticks is not None:
+                    store.set_fact("baselines", dict(yardsticks.facts))
+                    store.set_fact("loss_less_ngram", _less_ngram(parts, folder, yardsticks))
+                    if yardsticks.note:
+                        listening.say(yardsticks.note)
                 judged = _judge(_completed(parts, folder), folder, store)
                 bits = bits_per_byte(parts, outcome.best_loss)
-        self._seal(outcome, found, judged, bits, null)
+        n, seconds = sum(entry.parameter.numel() for entry in parts.catalogue), listening.seconds()
+        found = {"judged": judged, "bits_per_byte": bits, "parameters": n, "total_seconds": seconds}
+        self._seal(summary(folder, outcome, yardsticks, **found), null)
 
-    def _seal(
-        self,
-        outcome: Outcome,
-        found: Yardsticks | None,
-        judged: Evaluation | None,
-        bits_per_byte: float | None,
-        null: JsonObject,
-    ) -> None:
-        """Write the manifest: the run is finished."""
+    def _seal(self, facts: JsonObject, null: JsonObject) -> None:
+        """Write the manifest, with the facts of its summary: the run is finished."""
         config, corpus = self.parts.config, self.parts.corpus
-        facts = summary(
-            self.folder,
-            outcome,
-            found,
-            judged=judged,
-            bits_per_byte=bits_per_byte,
-            parameters=sum(entry.parameter.numel() for entry in self.parts.catalogue),
-            total_seconds=self.listening.seconds(),
-        )
         self.folder.seal(
             machine_facts(config)
             | {"data": {"name": corpus.name, "sha256": corpus.sha256, "split": corpus.rule}}

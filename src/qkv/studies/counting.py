@@ -111,10 +111,7 @@ def compared(design: Design, baselines: Sequence[JsonMapping], losses: Mapping[s
 
 
 def _beside(
-    shown: Arm,
-    arms: Sequence[Arm],
-    counted: Mapping[tuple[str, str], JsonMapping],
-    losses: Mapping[str, float | None],
+    shown: Arm, arms: Sequence[Arm], counted: Mapping[tuple[str, str], JsonMapping], losses: Mapping[str, float | None]
 ) -> JsonObject:
     row, alike = counted[shown.task, shown.text], [arm for arm in arms if arm.task == shown.task]
     better = sum((losses[arm.name] or 0.0) < counted[arm.task, arm.text]["nats"] for arm in alike)
@@ -135,16 +132,13 @@ def gate(found: JsonMapping) -> str:
             f"These models predict worse than counting ({_against(found)}), so this answer is about models that have"
             " not yet learned the text."
         )
-    worse = [f"{_named(one)} ({_against(one)})" for one in found.get("also", ()) if _loses(one)]
+    losing = [one for one in found.get("also", ()) if _loses(one)]
+    worse = [f"{one.get('of_what', 'next tokens')} ({_against(one)})" for one in losing]
     return f"Its models predict some things worse than counting: {listed(worse)}." if worse else ""
 
 
 def _loses(found: JsonMapping) -> bool:
     return found["ngram"] is not None and found["trained"] is not None and found["trained"] >= found["ngram"]
-
-
-def _named(found: JsonMapping) -> str:
-    return found.get("of_what", "next tokens")
 
 
 def counting_words(verdict: JsonMapping) -> str:

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -309,18 +310,15 @@ class Own:
                         raise ConfigError(f"{self.path}: effects {effect.name!r}: {unknown('of', quantity, known)}")
 
 
-class _located:
+@contextmanager
+def _located(path: Path, where: str = "") -> Iterator[None]:
     """Puts the file, and where in it, before the words of a mistake."""
-
-    def __init__(self, path: Path, where: str = "") -> None:
-        self._path, self._where = str(path), f"{where}: " if where else ""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UserError) and not str(error).startswith(self._path):
-            raise type(error)(f"{self._path}: {self._where}{error}") from None
+    try:
+        yield
+    except UserError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise type(error)(f"{path}: {where and f'{where}: '}{error}") from None
 
 
 def is_own(name: str) -> bool:
@@ -360,7 +358,9 @@ def _read(path: Path, given: JsonObject) -> Own:
     for what, value, known in (("task", task, _TASKS), ("tokenizer", table.get("tokenizer", "char"), KINDS)):
         if value not in known:
             raise ConfigError(unknown(what, value, known))
-    base, values = _base(table.get("base", {})), table.get("values", {})
+    values, of_base = table.get("values", {}), dict(table.get("base", {}))
+    changes = _changes(of_base.pop("changes", []), "base.changes")
+    base = _Arm(name="base", what="", settings=_settings(of_base, "base"), changes=changes)
     items = [{"name": name, **_item(value, f"arms.{name}", _OWN_ARM_KEYS)} for name, value in table["arms"].items()]
     of_sets = {name: _item(value, f"sets.{name}", _OWN_ARM_KEYS) for name, value in table.get("sets", {}).items()}
     arms = tuple(_read_arm(item, names, base, of_sets) for item, names in repeated(items, _OWN_ARM_KEYS, values))
@@ -394,12 +394,6 @@ def _source(path: Path, source: str) -> str:
     return whole_source(str(beside) if source and beside.exists() else source)
 
 
-def _base(given: JsonObject) -> _Arm:
-    changes = _changes(given.get("changes", []), "base.changes")
-    settings = _settings({name: value for name, value in given.items() if name != "changes"}, "base")
-    return _Arm(name="base", what="", settings=settings, changes=changes)
-
-
 def _item(value: object, where: str, keys: Mapping[str, str]) -> JsonObject:
     """A table; what its keys hold is checked once it is repeated. Raises ConfigError for what is none."""
     return value if isinstance(value, dict) else checked(value, where, keys)
@@ -411,7 +405,7 @@ def _read_arm(item: JsonObject, names: JsonMapping, base: _Arm, sets: Mapping[st
     where = f"arms.{name}"
     table = checked(made, where, _OWN_ARM_KEYS)
     own, changes = _settings(table.get("set", {}), f"{where}.set"), _changes(table.get("changes", []), where)
-    does = [f"{_called(path)} {_written(value)}" for path, value in own.items()]
+    does = [f"{_called(path)} {str(v).lower() if isinstance(v, bool) else v}" for path, v in own.items()]
     what = table.get("what") or "; ".join([*does, *changes]) or "as the base"
     if table.get("trainer", "loop") not in _TRAINERS:
         raise ConfigError(f"{where}: {unknown('trainer', table['trainer'], _TRAINERS)}")
@@ -423,10 +417,6 @@ def _called(path: str) -> str:
     """The last part of a setting's name; of what is of a kind, the one before."""
     *above, last = path.split(".")
     return above[-1] if last in ("kind", "code") else last
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _changes(given: list[str], where: str) -> tuple[str, ...]:
@@ -497,11 +487,8 @@ def _probe_and_unit(quantity: str) -> tuple[str, str]:
     """What measures it, empty where it needs no probe of its own, and its unit."""
     if is_metric(quantity):
         return quantity, _NO_UNIT
-    return (
-        QUANTITIES[quantity if quantity in QUANTITIES else _kind_of(quantity)]
-        if _is_known(quantity)
-        else ("", _NO_UNIT)
-    )
+    kind = quantity if quantity in QUANTITIES else _kind_of(quantity)
+    return QUANTITIES[kind] if _is_known(quantity) else ("", _NO_UNIT)
 
 
 def _kind_of(quantity: str) -> str:

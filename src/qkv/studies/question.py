@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -219,18 +219,14 @@ def make_design(
     )
 
 
-@lru_cache(maxsize=1)
-def _kept_runs() -> JsonObject:
-    return json.loads(Path(__file__).with_name("known.json").read_text(encoding="utf-8"))
-
-
+@cache
 def known(study: str) -> JsonObject:
     """What the kept quick run of a question found: `sd`, the spread between replicates of its main effect, and `rates`.
 
     `effect` and `unit` are its name and unit. The rate of an arm is the geometric mean of those that its replicates
     chose. Empty for a question without a kept run. A test holds known.json to docs/answers.
     """
-    return _kept_runs().get(study, {})
+    return json.loads(Path(__file__).with_name("known.json").read_text(encoding="utf-8")).get(study, {})
 
 
 def _at_known_rates(study: str, arms: Sequence[Arm]) -> list[Arm]:

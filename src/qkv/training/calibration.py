@@ -93,12 +93,9 @@ def _limits(dtype: torch.dtype) -> Kernels:
     if not isinstance(ours, elementwise.Multiplied) or theirs is None:
         return Kernels()
     draw = torch.Generator().manual_seed(0)
-    pairs = {
-        "product": lambda size: _sides(_products, ours, theirs, size, dtype, draw),
-        "activated": lambda size: _sides(_activated, ours, theirs, size, dtype, draw),
-        "gradient": lambda size: _sides(_gradient, ours, theirs, size, dtype, draw),
-    }
-    limits = {kind: _largest(SIZES, pair) for kind, pair in pairs.items()}
+    limits = {}
+    for kind, made in (("product", _products), ("activated", _activated), ("gradient", _gradient)):
+        limits[kind] = _largest(SIZES, lambda size, made=made: _sides(made, ours, theirs, size, dtype, draw))
     limits = {kind: ANY_SIZE if limit == SIZES[-1] else limit for kind, limit in limits.items()}
     keys = [n for n in SIZES if n <= LONGEST_COMPILED[dtype] * HEAD]
     return Kernels(**limits, keys=_largest(keys, lambda size: _attention(size // HEAD, dtype, draw)))

@@ -145,7 +145,7 @@ class Standing:
 def standing(folder: RunFolder) -> list[Standing]:
     """Every checkpoint of a run, oldest first, its hashes compared; nothing is changed."""
     found = []
-    for step in sorted(_steps(folder)):
+    for step in sorted(folder.checkpoint_folders()):
         path, trouble = _path(folder, step), _trouble(_path(folder, step))
         try:
             state, files = _read_state(path)
@@ -183,7 +183,7 @@ def is_due(step: int, horizon: int, tokens_per_step: int, device: str = "cpu") -
 def latest_valid(folder: RunFolder, *, before: int | None = None) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint (of a step up to `before`) that is whole, and a sentence for each newer one that is not."""
     words: list[str] = []
-    for step in sorted((s for s in _steps(folder) if before is None or s <= before), reverse=True):
+    for step in sorted((s for s in folder.checkpoint_folders() if before is None or s <= before), reverse=True):
         path = _path(folder, step)
         trouble = _trouble(path)
         if not trouble:
@@ -227,7 +227,7 @@ def go_back(
 
     Later ones go first: a process that dies between the two finds the checkpoint as it was, and comes here again.
     """
-    for step in sorted(_steps(folder), reverse=True):
+    for step in sorted(folder.checkpoint_folders(), reverse=True):
         if step > checkpoint.state.step:
             _remove(_path(folder, step))
     state = dataclasses.replace(checkpoint.state, rollbacks=rollbacks, train_seconds=train_seconds)
@@ -267,12 +267,12 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint", initializer=_step_aside)
         self._writing: Future[None] | None = None
         after = -1 if resume is None else resume.state.step
-        for step in _steps(folder):
+        for step in folder.checkpoint_folders():
             if step > after:
                 _remove(_path(folder, step))
             elif resume is not None:
-                with_state = _path(folder, step)
-                self._best_of[step] = _best_step(with_state)
+                with contextlib.suppress(RunFolderError):
+                    self._best_of[step] = _read_state(_path(folder, step))[0].best_step
         if resume is not None:  # whoever died between a checkpoint and its link left the weights of the one before
             link(resume.path / "model.safetensors", folder.model)
 
@@ -364,7 +364,7 @@ class Checkpoints:
         """Keep the newest two whole, and more where one from before a spike that begins now would not be among them; of
         the others the weights of snapshots and of the best; nothing else.
         """
-        steps = sorted(_steps(self._folder))
+        steps = sorted(self._folder.checkpoint_folders())
         back = max((step for step in steps if step <= steps[-1] - ONSET), default=steps[0])
         newest = [step for step in steps if step >= min(back, *steps[-2:])]
         needed = {self._best_of.get(step, -1) for step in newest}
@@ -390,10 +390,6 @@ def unfinished_path(folder: RunFolder, step: int) -> Path:
     """Where a checkpoint stands until all of it is there."""
     final = _path(folder, step)
     return final.with_name(f".part-{final.name}")
-
-
-def _steps(folder: RunFolder) -> list[int]:
-    return list(folder.checkpoint_folders())
 
 
 def _remove(path: Path) -> None:
@@ -441,13 +437,6 @@ def _fits(value: object, hint: object) -> bool:
     if isinstance(value, bool):
         return bool in options
     return any(isinstance(value, int | float if kind is float else kind) for kind in options if isinstance(kind, type))
-
-
-def _best_step(path: Path) -> int:
-    try:
-        return _read_state(path)[0].best_step
-    except RunFolderError:
-        return -1
 
 
 def _trouble(path: Path) -> str:

@@ -144,12 +144,8 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         _require(self.batch_size >= 1, "training.batch_size", self.batch_size, "1 or more")
-        _require(
-            1 <= self.accumulate <= self.batch_size,
-            "training.accumulate",
-            self.accumulate,
-            f"1 to the batch size of {self.batch_size}",
-        )
+        n, most = self.accumulate, self.batch_size
+        _require(1 <= n <= most, "training.accumulate", n, f"1 to the batch size of {most}")
         _require(self.eval_every >= 0, "training.eval_every", self.eval_every, "0 or more")
         _require(self.patience >= 0, "training.patience", self.patience, "0 or more")
         _require(0 <= self.until_loss < float("inf"), "training.until_loss", self.until_loss, "0 or more nats")

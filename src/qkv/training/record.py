@@ -172,6 +172,17 @@ class Observer:
         """After the last checkpoint is on disk, however the run ended (interrupt and NaN included)."""
 
 
+class Listener(Observer):
+    """Is told of every update, and reads no weights."""
+
+    @property
+    def reads_weights(self) -> bool:
+        return False
+
+    def wants(self, step: int) -> bool:
+        return True
+
+
 class Constraint(Protocol):
     """Writes weights by rule (`changes.Plan`). Its start is made before the optimizer is built, by the recipe."""
 

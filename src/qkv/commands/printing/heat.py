@@ -4,9 +4,12 @@
 is interpolated: where a matrix has more cells than the screen, each block is the root mean square of its cells.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from qkv.commands.printing import screen
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -44,6 +47,31 @@ def heat(values: np.ndarray, *, colour: bool, largest: float | None = None) -> "
             line.append("▀", style=f"{hue(above)} on {hue(below)}")
         lines.append(line)
     return lines
+
+
+def draw(values: np.ndarray) -> None:
+    """Print `values` [m, n] as a map."""
+    console = screen.console()
+    for line in heat(values, colour=console.is_terminal):
+        console.print(line)
+
+
+def draw_patterns(patterns: "Iterable[tuple[str, np.ndarray]]") -> None:
+    """Print small maps of attention side by side, each under its name; bright is 1."""
+    from rich.columns import Columns
+    from rich.text import Text
+
+    console, maps = screen.console(), []
+    for name, pattern in patterns:
+        picture = heat(pattern, colour=console.is_terminal, largest=1.0)
+        maps.append(Text("\n").join([Text(name), *picture, Text()]))
+    console.print(Columns(maps, padding=(0, 3)))
+
+
+def cells(shape: tuple[int, ...], picture: np.ndarray) -> str:
+    """How many rows and columns of what has that shape a cell of its picture is: `4 x 2`; empty where it is one."""
+    each = [-(-n // of) for n, of in zip(shape, picture.shape, strict=True)]
+    return " x ".join(map(str, each)) if max(each) > 1 else ""
 
 
 def strip(values: np.ndarray, *, colour: bool, largest: float) -> "Text":

@@ -1,6 +1,8 @@
 """The measures of one address as a table: without training, at the end, and beside the random-label control."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from qkv.commands.printing import screen
 from qkv.errors import AddressError
@@ -9,6 +11,8 @@ from qkv.instruments.registry import MEASURES, property_of
 from qkv.jsontypes import JsonObject
 from qkv.telemetry import RUN_ARM, Compared, Series, Telemetry
 from qkv.words import figure
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,13 +71,13 @@ def measured(telemetry: Telemetry, address: str, at: int | None = None) -> Measu
     series, null, belongs, kind = [], {}, {}, address.rpartition(".")[2]
     for measure in telemetry.measures():
         belongs[measure.name] = property_of(measure.name, kind) if measure.name in MEASURES else measure.property_of
-        found = _series(telemetry, address, measure.name)
+        found = _first(lambda of=measure.name: telemetry.series(address, of).values())  # shared: by its first name
         if found is None:
             continue
         kept = found.step <= at if at is not None else slice(None)
         if len(found.step[kept]):
             series.append(Series(address, measure.name, RUN_ARM, found.step[kept], found.value[kept]))
-        pair = _against_null(telemetry, address, measure.name, at)
+        pair = _first(lambda of=measure.name: telemetry.against_null(of, address, at=at))
         if pair is not None and pair.step > 0:  # at step 0 both have the same weights
             null[measure.name] = pair
     compared = f"Compared at {when(_latest(null), telemetry)} with {described(telemetry)}." if null else ""
@@ -85,15 +89,9 @@ def _latest(pairs: dict[str, Compared]) -> int:
     return max((pair.step for pair in pairs.values()), default=0)
 
 
-def _series(telemetry: Telemetry, address: str, measure: str) -> Series | None:
+def _first(read: Callable[[], Iterable[T]]) -> T | None:
+    """The first of what is read; None where there is none: of this address, of this arm."""
     try:
-        return next(iter(telemetry.series(address, measure).values()))  # of a shared matrix under its first name
-    except AddressError:  # this measure is not taken of this address
-        return None
-
-
-def _against_null(telemetry: Telemetry, address: str, measure: str, at: int | None) -> Compared | None:
-    try:
-        return next(iter(telemetry.against_null(measure, address, at=at)), None)
-    except AddressError:  # there is no such arm, or it never defined this measure
+        return next(iter(read()), None)
+    except AddressError:
         return None

@@ -31,7 +31,8 @@ _SHORT_EXAMPLE = 80
 def print_outcome(run: "Run") -> None:
     """The end of a training, for a person."""
     with run.recorded() as telemetry:
-        answer = loss(Evidence(run.path, telemetry))
+        answer, samples = loss(Evidence(run.path, telemetry)), telemetry.samples()
+    samples = [one for one in samples if one.step == samples[-1].step]
     summary = run.summary
     print()
     if summary.get("val_loss") is not None:
@@ -44,10 +45,10 @@ def print_outcome(run: "Run") -> None:
             print(answer.sentence)
         if said := _diverged(run):
             print(said)
-    samples = _last_samples(run)
     for sample in samples:
-        shown = _cut(run.task.shown(sample.prompt, sample.text if sample.text.strip() else f"({NOTHING})"))
-        print(f"\nIt {'answers' if run.task.judged else 'writes'}:  {screen.shown(shown)}")
+        shown = run.task.shown(sample.prompt, sample.text if sample.text.strip() else f"({NOTHING})")
+        cut = shown[:_LONGEST_SAMPLE] + " ..." * (len(shown) > _LONGEST_SAMPLE)
+        print(f"\nIt {'answers' if run.task.judged else 'writes'}:  {screen.shown(cut)}")
     because, steps = summary.get("stopped_because", ""), summary.get("steps", 0)
     stopped = _STOPPED.get(because, f"stopped because of: {because}")
     target = run.config.training.until_loss
@@ -85,7 +86,8 @@ def loss_rows(summary: JsonMapping, task: "Task") -> list[tuple[str, str, str]]:
     if alone is not None:
         rows.append(_Figures("attention alone", summary["val_loss"], alone))
     rows = sorted([*rows, *_baselines(summary, task)], key=lambda row: row.rank(task))
-    return [(row.name, _or_empty(row.nats), _or_empty(row.metric)) for row in rows]
+    cells = [["" if n is None else figure(n) for n in (row.nats, row.metric)] for row in rows]
+    return [(row.name, nats, metric) for row, (nats, metric) in zip(rows, cells, strict=True)]
 
 
 class _Figures(NamedTuple):
@@ -111,10 +113,6 @@ def _baselines(summary: JsonMapping, task: "Task") -> list[_Figures]:
     ]
 
 
-def _or_empty(value: float | None) -> str:
-    return "" if value is None else figure(value)
-
-
 def _diverged(run: "Run") -> str:
     """What to type where the loss is worse than uniform guessing; or ""."""
     from qkv.tasks import worse_than_nothing
@@ -129,16 +127,6 @@ def _diverged(run: "Run") -> str:
     rates = {"lr": optimizer.lr} | ({"muon_lr": optimizer.muon_lr} if optimizer.kind == "muon" else {})
     words = " ".join(f"--set {name}={rate / 10:g}" for name, rate in rates.items())
     return f"With a tenth of the learning rate: {words}"
-
-
-def _last_samples(run: "Run") -> "list[Sample]":
-    with run.recorded() as telemetry:
-        samples = telemetry.samples()
-    return [one for one in samples if one.step == samples[-1].step]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_SAMPLE else text[:_LONGEST_SAMPLE] + " ..."
 
 
 def _example(run: "Run", samples: "list[Sample]") -> str:

@@ -27,7 +27,7 @@ Example:
 
 import argparse
 
-from qkv.commands.arguments import add_json, add_research, add_run, one_of, research_of, step_or_span
+from qkv.commands.arguments import add_json, add_research, add_run, one_of, option, research_of, step_or_span
 from qkv.commands.printing import damaged, screen
 from qkv.commands.show import first_screen
 from qkv.errors import UserError
@@ -38,29 +38,20 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("address", nargs="?", metavar="ADDR", help="one matrix, head, row, circuit or activation")
-    parser.add_argument(
-        "--at",
-        type=step_or_span,
-        metavar="STEP",
-        help="the state at this step; with --text also A..B: what moved between them",
-    )
-    parser.add_argument(
-        "--text", metavar="TEXT", help="run the model on this text (or image file) and show attention or activations"
-    )
-    parser.add_argument(
-        "--patch", metavar="OTHER", help="with --text: copy activations from this text, one at a time (as many tokens)"
-    )
+    option(parser, "address ADDR", "one matrix, head, row, circuit or activation", nargs="?")
+    option(parser, "--at STEP", "the state at this step; with --text also A..B: what moved between them", step_or_span)
+    option(parser, "--text TEXT", "run the model on this text (or image file) and show attention or activations")
+    option(parser, "--patch OTHER", "with --text: copy activations from this text, one at a time (as many tokens)")
     parser.add_argument(
         "--answers",
         nargs=2,
         metavar=("A", "B"),
         help="with --patch: the two answers to compare (default: the most probable one of each text)",
     )
-    parser.add_argument("--estimate", action="store_true", help="with --patch: estimate every effect by its gradient")
+    option(parser, "--estimate", "with --patch: estimate every effect by its gradient")
     add_research(parser)
-    parser.add_argument("--all", action="store_true", help="every answer in full, then a table of all matrices")
-    parser.add_argument("--measure", metavar="NAME", help="a table of all matrices by this measure, such as drift")
+    option(parser, "--all", "every answer in full, then a table of all matrices")
+    option(parser, "--measure NAME", "a table of all matrices by this measure, such as drift")
     parser.add_argument("--weights", type=one_of("best", "last"), default="last", help="best or last (default)")
     add_json(parser)
 

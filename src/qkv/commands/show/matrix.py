@@ -44,17 +44,10 @@ class MatrixShown:
 
     def as_json(self) -> JsonObject:
         """Its measures over steps, and the weights' summary."""
-        return (
-            {
-                "address": self.address,
-                "step": self.step,
-                "shape": self.values.shape,
-                "norm": float(np.linalg.norm(self.values)),
-                **self.measured.as_json(),
-            }
-            | ({} if self.rows is None else {"rows": self.rows.as_json()})
-            | ({"lora": self.lora} if self.lora else {})
-        )
+        norm = float(np.linalg.norm(self.values))
+        about = {"address": self.address, "step": self.step, "shape": self.values.shape, "norm": norm}
+        rows = {} if self.rows is None else {"rows": self.rows.as_json()}
+        return about | self.measured.as_json() | rows | ({"lora": self.lora} if self.lora else {})
 
     def print(self) -> None:
         """Measures with a line over steps each, then the weights as a map."""
@@ -69,13 +62,11 @@ class MatrixShown:
         if self.rows is not None:
             self.rows.print()
             print()
-        console = screen.console()
         values = self.values if self.values.ndim == 2 else self.values[None]
-        picture = heat.blocks(values, 40, console.width - 2)
-        each = -(-values.shape[0] // picture.shape[0]), -(-values.shape[1] // picture.shape[1])
-        print(f"one cell is the root mean square of {each[0]} x {each[1]} weights" if max(each) > 1 else "every weight")
-        for line in heat.heat(picture, colour=console.is_terminal):
-            console.print(line)
+        picture = heat.blocks(values, 40, screen.console().width - 2)
+        each = heat.cells(values.shape, picture)
+        print(f"one cell is the root mean square of {each} weights" if each else "every weight")
+        heat.draw(picture)
 
 
 @dataclass(frozen=True)
@@ -181,12 +172,10 @@ class CircuitShown:
         if self.measured.series:
             print()
             self.measured.print()
-        console, (rows, columns) = screen.console(), self.picture.shape
-        each = -(-self.shape[0] // rows), -(-self.shape[1] // columns)
         sides = "query dimension down, key dimension across" if self.address.endswith("QK") else "in down, out across"
-        print(f"\none cell is the root mean square of {each[0]} x {each[1]} entries of the product; {sides}")
-        for line in heat.heat(self.picture, colour=console.is_terminal):
-            console.print(line)
+        each = heat.cells(self.shape, self.picture) or "1 x 1"
+        print(f"\none cell is the root mean square of {each} entries of the product; {sides}")
+        heat.draw(self.picture)
 
 
 @dataclass(frozen=True)
@@ -285,11 +274,9 @@ def _stored(values: np.ndarray, name: str) -> np.ndarray:
     """The field's [n_heads, in, out] as one [in, out] table; anything else as it is."""
     if values.ndim < 3:
         return values
-    return (
-        values.reshape(-1, values.shape[-1])
-        if name == "W_O"
-        else values.transpose(1, 0, 2).reshape(values.shape[1], -1)
-    )
+    if name == "W_O":
+        return values.reshape(-1, values.shape[-1])
+    return values.transpose(1, 0, 2).reshape(values.shape[1], -1)
 
 
 def _row(run: "Run", address: str, at: int | None) -> RowShown:

@@ -13,8 +13,9 @@ from qkv.inspection.answers.matrices import against_control
 from qkv.inspection.answers.reading import Answer, read
 from qkv.instruments.ledger import check_kept
 from qkv.instruments.measures import norm
+from qkv.instruments.pieces import entry_row
 from qkv.jsontypes import JsonObject
-from qkv.telemetry import AddressRow, Compared, MatrixRow
+from qkv.telemetry import Compared, MatrixRow
 from qkv.words import figure
 
 if TYPE_CHECKING:
@@ -173,14 +174,7 @@ def _of_weights(run: "Run", at: int | None) -> list[MatrixRow]:
     """The norm of every matrix, from the weights of step `at` where they were kept, else from the last ones."""
     step = at if at in run.snapshots() else None
     rows = []
-    for entry in run.catalogue(step):
-        about = AddressRow(
-            address=entry.address,
-            site=entry.site,
-            layer=entry.layer,
-            kind=entry.kind,
-            shape=tuple(entry.parameter.shape),
-        )
-        last = int(run.summary.get("steps") or 0)
-        rows.append(MatrixRow(about, last if step is None else step, {"norm": norm(entry.parameter.detach())}))
+    when = int(run.summary.get("steps") or 0) if step is None else step
+    for entry in (catalogue := run.catalogue(step)):
+        rows.append(MatrixRow(entry_row(entry, catalogue), when, {"norm": norm(entry.parameter.detach())}))
     return rows

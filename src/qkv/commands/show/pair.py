@@ -4,6 +4,7 @@ Cross-attention at target position i chooses token i + 1, so each row is labelle
 often read as an alignment; nothing in training asks it to be one.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,13 +41,14 @@ class AlignmentShown:
         """Over layers and heads, [target_pos, source_pos]."""
         return np.concatenate(self.patterns).mean(0)
 
+    def by_head(self) -> Iterator[tuple[str, np.ndarray]]:
+        """(dec.L0.cross.H0, its pattern), ..."""
+        for layer, found in enumerate(self.patterns):
+            yield from ((f"dec.L{layer}.cross.H{head}", pattern) for head, pattern in enumerate(found))
+
     def as_json(self) -> JsonObject:
         """Both sides' tokens, the mean over heads, the likeliest link of each target token, every head's pattern."""
-        heads = [
-            {"address": f"dec.L{layer}.cross.H{head}.pattern", "pattern": pattern}
-            for layer, found in enumerate(self.patterns)
-            for head, pattern in enumerate(found)
-        ]
+        heads = [{"address": f"{name}.pattern", "pattern": pattern} for name, pattern in self.by_head()]
         return {
             "source": self.source,
             "target": self.target,
@@ -58,34 +60,20 @@ class AlignmentShown:
 
     def print(self) -> None:
         """The mean over heads as a table of links and a map, then a small map of every head."""
-        from rich.columns import Columns
-        from rich.text import Text
-
-        console, mean = screen.console(), self.mean
+        mean = self.mean
         what = "its own translation" if self.translated else "the given target"
         print(f"What {what} attends to in the source: the mean of {len(np.concatenate(self.patterns))} heads.\n")
         rows = []
         for word, shares in zip(self.target, mean, strict=True):
             first, second = np.argsort(-shares, kind="stable")[[0, min(1, len(shares) - 1)]]
-            rows.append(
-                (
-                    screen.token(word),
-                    screen.token(self.source[first]),
-                    f"{shares[first]:.2f}",
-                    screen.token(self.source[second]),
-                )
-            )
+            first_word, second_word = (screen.token(self.source[i]) for i in (first, second))
+            rows.append((screen.token(word), first_word, f"{shares[first]:.2f}", second_word))
         screen.print_table(["predicted token", "attends most to", "share", "then to"], rows)
         print(
             f"\nUniform attention would give each of the {len(self.source)} source tokens {1 / len(self.source):.2f}."
         )
         print("Each map has one row per predicted token and one column per source token; bright means attended to.\n")
-        maps = []
-        for layer, found in enumerate(self.patterns):
-            for head, pattern in enumerate(found):
-                picture = heat.heat(pattern, colour=console.is_terminal, largest=1.0)
-                maps.append(Text("\n").join([Text(f"dec.L{layer}.cross.H{head}"), *picture, Text()]))
-        console.print(Columns(maps, padding=(0, 3)))
+        heat.draw_patterns(self.by_head())
 
 
 def look(run: "Run", text: str, address: str | None, at: int | None = None) -> AlignmentShown | ActivationShown:

@@ -86,17 +86,8 @@ class HeadsShown:
             print_direct(self.direct, self.tokenizer, self.tokens)
 
     def _print_heads(self) -> None:
-        from rich.columns import Columns
-        from rich.text import Text
-
-        console = screen.console()
         print("Each map has one row per query token and one column per key token; bright means attended to.\n")
-        colour = console.is_terminal
-        maps = []
-        for note in self.notes:
-            picture = heat.heat(self.patterns[note.layer][note.head], colour=colour, largest=1.0)
-            maps.append(Text("\n").join([Text(f"L{note.layer}.H{note.head}"), *picture, Text()]))
-        console.print(Columns(maps, padding=(0, 3)))
+        heat.draw_patterns((f"L{n.layer}.H{n.head}", self.patterns[n.layer][n.head]) for n in self.notes)
         names = [cell.name for cell in self.notes[0].shares]
         rows = [
             (f"L{note.layer}.H{note.head}", *(f"{cell.share:.2f}" for cell in note.shares), f"{note.entropy_nats:.2f}")
@@ -137,10 +128,8 @@ class ActivationShown:
             for i, label in enumerate(labels)
         ]
         screen.print_table(["query" if self.by_key else "token", *(["norm"] if norms else []), *columns], rows)
-        console = screen.console()
         print()
-        for line in heat.heat(heat.blocks(self.values, 48, console.width - 2), colour=console.is_terminal):
-            console.print(line)
+        heat.draw(heat.blocks(self.values, 48, screen.console().width - 2))
 
 
 def look(run: "Run", text: str, address: str | None, at: int | None = None) -> HeadsShown | ActivationShown:

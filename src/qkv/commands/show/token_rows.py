@@ -39,25 +39,16 @@ class RowsTable:
 
     def as_json(self) -> JsonObject:
         """Every row's numbers, by id."""
-        return {"count": self.counts, "drift": self.drift, "turn": self.turn} | {
-            "gradient_seen": self.gradient,
-            "earned": self.earned,
-        }
+        ledger = {"gradient_seen": self.gradient, "earned": self.earned}
+        return {"count": self.counts, "drift": self.drift, "turn": self.turn} | ledger
 
     def print(self) -> None:
         """The rows that moved most and least of those met, and those never met."""
         met = None if self.counts is None else self.counts > 0
         for title, least in (("rows that moved most", False), ("least", True)):
-            screen.print_table(
-                [
-                    title,
-                    "count",
-                    "drift",
-                    "turn",
-                    *(["gradient seen", "earned, nats"] if self.earned is not None else []),
-                ],
-                [self._row(i) for i in moved(self.drift, N_ROWS, least=least, among=met)],
-            )
+            ledger = ["gradient seen", "earned, nats"] if self.earned is not None else []
+            rows = [self._row(i) for i in moved(self.drift, N_ROWS, least=least, among=met)]
+            screen.print_table([title, "count", "drift", "turn", *ledger], rows)
         never = () if met is None else np.setdiff1d(np.flatnonzero(~met), self.specials)
         if len(never):
             largest = int(never[self.drift[never].argmax()])

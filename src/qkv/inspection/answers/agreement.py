@@ -23,6 +23,7 @@ from torch import Tensor
 
 from qkv.errors import AddressError, QkvError
 from qkv.inspection.answers.answer import Answer, Evidence
+from qkv.inspection.changepoints import half_way
 from qkv.inspection.one_text import float64_copy
 from qkv.inspection.token_rows import summary
 from qkv.inspection.what_moved import first_queries_moved
@@ -235,24 +236,12 @@ def _half_way_apart(evidence: Evidence) -> tuple[float | None, str]:
             return None, "the drift of these matrices was not recorded"
         distances = np.hypot(*(np.linalg.norm(grid.value, axis=0) for grid in grids))
         known = np.isfinite(distances)
-        step = _half_way(grids[0].step[known], distances[known])
+        looks = list(zip(grids[0].step[known].tolist(), distances[known].tolist(), strict=True))
+        step = half_way(looks) if len(looks) > 1 else None
         if step is None:
             return None, "one pair of them did not move"
         steps.append(step)
     return steps[0] - steps[1], ""
-
-
-def _half_way(steps: np.ndarray, distances: np.ndarray) -> float | None:
-    """Where a distance is first half of its last, between two looks in proportion to the logarithm of the step."""
-    if len(steps) < 2 or not distances[-1] > 0:
-        return None
-    half = distances[-1] / 2
-    i = int(np.argmax(distances >= half))
-    if i == 0:
-        return float(steps[0])
-    a, b = float(steps[i - 1]), float(steps[i])
-    share = float((half - distances[i - 1]) / (distances[i] - distances[i - 1]))
-    return b * share if a == 0 else math.exp((1 - share) * math.log(a) + share * math.log(b))
 
 
 def _of_rows(evidence: Evidence, claim: Claim) -> tuple[float | None, str]:

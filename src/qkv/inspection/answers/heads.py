@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qkv.errors import AddressError
 from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.inspection.events import RISES, ROLES, SATURATED
+from qkv.inspection.stored_run import recorded
 from qkv.tasks.evaluation import ratio_interval
 from qkv.telemetry import Telemetry
 from qkv.words import listed, many, number, percent
@@ -158,9 +158,8 @@ def _spread(entropy: Series) -> str:
 
 def _series(telemetry: Telemetry, measure: str) -> Series:
     """A measure of every head's pattern at the first step and now; empty where it was not recorded."""
-    try:
-        grid = telemetry.grid(measure, "**.H*.pattern")
-    except AddressError:
+    grid = recorded(telemetry, measure, "**.H*.pattern")
+    if grid is None:
         return {}
     out, windows = {}, telemetry.all_vectors(measure)
     for address, values in zip(grid.addresses, grid.value, strict=True):

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from qkv.errors import AddressError
 from qkv.inspection.answers.answer import Answer, Evidence
+from qkv.inspection.stored_run import recorded
 from qkv.telemetry import LEDGER_ARM, Telemetry
 from qkv.words import listed, number, percent, signed
 
@@ -59,9 +59,8 @@ def balance(telemetry: Telemetry, first: int = 0, last: int | None = None) -> Ba
 
 def _sums(telemetry: Telemetry, selector: str, span: tuple[int, int]) -> dict[str, float]:
     """What each address earned after the first and up to the second step; empty where nothing matches."""
-    try:
-        grid = telemetry.grid(EARNED, selector)
-    except AddressError:
+    grid = recorded(telemetry, EARNED, selector)
+    if grid is None:
         return {}
     inside = (grid.step > span[0]) & (grid.step <= span[1])
     return {address: float(grid.value[i][inside].sum()) for i, address in enumerate(grid.addresses)}
@@ -84,7 +83,7 @@ def ledger(evidence: Evidence) -> Answer | None:
     direction = "fell" if sign < 0 else "rose"
     more = [
         f"From step {found.first_step:,} to {found.last_step:,}, all matrices together account for it to within "
-        f"{number(abs(found.error))} nats ({percent(abs(found.error / found.change))}).",
+        f"{number(abs(found.error))} nats ({percent(abs(found.error / found.change))})."
     ]
     more += [f"Change of the loss by kind of matrix, in nats: {by_kind}."]
     if sign * found.earned[worst] < 0:

@@ -187,11 +187,9 @@ def _combined(summary: JsonMapping, metric: str) -> tuple[str, ...]:
     if "attention_share" in summary:
         alone = [_size(metric, summary[f"{part}_{metric}"]) for part in ("linear", "attention")]
         share, said_by = summary["attention_share"], "predictions" if metric == "rmse" else "logits"
-        how = (
-            f"The model adds attention's {said_by}, times {number(share, 2)}, to those of the linear model"
-            if share
-            else "Attention did not help on held-out training texts, so the model answers by the linear model"
-        )
+        how = "Attention did not help on held-out training texts, so the model answers by the linear model"
+        if share:
+            how = f"The model adds attention's {said_by}, times {number(share, 2)}, to those of the linear model"
         said.append(f"The linear model alone has {alone[0]}, attention alone {alone[1]}. {how}.")
     if any(decoding := [summary.get(name) or 0.0 for name in ("transition_weight", "outside_penalty")]):
         said.append(

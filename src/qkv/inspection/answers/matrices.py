@@ -9,6 +9,7 @@ import numpy as np
 from qkv.errors import AddressError
 from qkv.inspection.answers.answer import Answer, Evidence, apart
 from qkv.inspection.control import CONTROL, described, learned, when
+from qkv.inspection.stored_run import recorded
 from qkv.telemetry import Compared, Grid, Telemetry
 from qkv.words import listed, many, number, percent, plural, relative
 
@@ -19,7 +20,7 @@ with what did not move."""
 
 def matrices(evidence: Evidence) -> Answer | None:
     """Which matrices moved most, beside their drift in the random-label control."""
-    grid = _grid(evidence.telemetry, "drift")
+    grid = recorded(evidence.telemetry, "drift")
     if grid is None:
         return None
     last = {a: float(v) for a, v in _last(grid).items() if a.rpartition(".")[2].startswith("W_")}
@@ -118,7 +119,7 @@ def against_control(telemetry: Telemetry, pairs: Sequence[Compared]) -> str:
 
 def order(evidence: Evidence) -> Answer | None:
     """Which kinds of matrices went half of their way first."""
-    grid = _grid(evidence.telemetry, "drift")
+    grid = recorded(evidence.telemetry, "drift")
     if grid is None or len(grid.step) < FEWEST_LOOKS:
         return None
     halfway: dict[str, list[int]] = defaultdict(list)
@@ -153,7 +154,7 @@ def order(evidence: Evidence) -> Answer | None:
 
 def _silent_at_first(telemetry: Telemetry) -> str:
     """Matrices that the first update's gradient did not reach at all."""
-    grid = _grid(telemetry, "grad_norm")
+    grid = recorded(telemetry, "grad_norm")
     if grid is None or not len(grid.step) or grid.step[0] != 1:
         return ""
     silent = _together({a: v == 0 for a, v in zip(grid.addresses, grid.value[:, 0].tolist(), strict=True)})
@@ -168,7 +169,7 @@ def _silent_at_first(telemetry: Telemetry) -> str:
 
 def frozen(evidence: Evidence) -> Answer | None:
     """Which matrices did not move at all."""
-    grid = _grid(evidence.telemetry, "drift")
+    grid = recorded(evidence.telemetry, "drift")
     if grid is None or not len(grid.step) or grid.step[-1] == 0:
         return None
     still = [a for a, v in _last(grid).items() if v == 0]
@@ -187,14 +188,6 @@ def frozen(evidence: Evidence) -> Answer | None:
         measure="drift",
         weight=0.4,
     )
-
-
-def _grid(telemetry: Telemetry, measure: str) -> Grid | None:
-    """A measure of all whole matrices; None where it was not taken."""
-    try:
-        return telemetry.grid(measure)
-    except AddressError:
-        return None
 
 
 def _last(grid: Grid) -> dict[str, float]:

@@ -4,9 +4,9 @@ from functools import partial
 
 import numpy as np
 
-from qkv.errors import AddressError
 from qkv.inspection.answers.answer import Answer, Evidence, apart
 from qkv.inspection.control import described, when
+from qkv.inspection.stored_run import recorded
 from qkv.inspection.token_rows import RowSummary, drifts, row_story, summary, turns
 from qkv.instruments.tokens import counted_in
 from qkv.telemetry import NULL_ARM
@@ -62,14 +62,12 @@ def _named(evidence: Evidence, row: int) -> str:
 
 def _still(evidence: Evidence) -> str:
     """Why no row moved, where what was recorded tells: the table was frozen, or no gradient has come to it."""
-    table = evidence.telemetry.token_table()
-    try:
-        gradients = evidence.telemetry.grid("grad_norm", table).value
-    except AddressError:
+    gradients = recorded(evidence.telemetry, "grad_norm", evidence.telemetry.token_table())
+    if gradients is None:
         return ""
-    if np.isnan(gradients).all():
+    if np.isnan(gradients.value).all():
         return ": it was frozen" if evidence.run.settings.get("changes") else ""
-    return "" if np.nan_to_num(gradients).any() else ": no gradient has reached it yet"
+    return "" if np.nan_to_num(gradients.value).any() else ": no gradient has reached it yet"
 
 
 def _of(rows: RowSummary) -> int:

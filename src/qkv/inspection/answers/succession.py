@@ -151,12 +151,8 @@ def _disorder(path: list[int], steps: Sequence[int], far: np.ndarray) -> list[Od
         moved, path = [*moved, one], path_then
     now = dict(zip(was, path, strict=True))  # step by its name -> step whose place its weights are in
     swapped = [a for a, b in now.items() if a < b and now[b] == a]
-    found = [
-        Oddity(
-            steps[a], f"steps {steps[a]} and {steps[now[a]]} look swapped: the other way round, the weights move less"
-        )
-        for a in swapped
-    ]
+    words = "steps {} and {} look swapped: the other way round, the weights move less"
+    found = [Oddity(steps[a], words.format(steps[a], steps[now[a]])) for a in swapped]
     for one in dict.fromkeys(moved):
         if now[one] == one or one in swapped or now[one] in swapped:
             continue

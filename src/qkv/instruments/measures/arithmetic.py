@@ -48,10 +48,7 @@ def ratio(part: np.ndarray | float, whole: np.ndarray | float) -> np.ndarray:
 
 
 def angle(
-    moved: np.ndarray | float,
-    along: np.ndarray | float,
-    start_norm: np.ndarray | float,
-    norm_now: np.ndarray | float,
+    moved: np.ndarray | float, along: np.ndarray | float, start_norm: np.ndarray | float, norm_now: np.ndarray | float
 ) -> np.ndarray:
     """Angle in degrees between S and S + D from |D|, the part of D along S, |S| and |S + D|; NaN where either is 0.
 

@@ -11,6 +11,7 @@ import dataclasses
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,9 +92,8 @@ def check_replay(
     if continues:
         notes.append(f"updates up to step {continues:,} were made by another run, and are not made again here")
     if not chosen:
-        return Check(
-            name="replay", compared=0, what="updates", unchecked=("no segment between two checkpoints is left",)
-        )
+        left = ("no segment between two checkpoints is left",)
+        return Check(name="replay", compared=0, what="updates", unchecked=left)
     elsewhere = _elsewhere(folder, config)
     if elsewhere:
         notes.append(f"replay cannot be exact here: {'; '.join(elsewhere)}")
@@ -124,16 +124,11 @@ def check_replay(
 def _elsewhere(folder: RunFolder, config: RunConfig) -> list[str]:
     """What of this machine is not as it was in every session of the run."""
     now, sessions = machine_facts(config) | {"ranks": 1, "shard": False}, []  # replay is one process
-    try:
-        with Telemetry(folder.telemetry, altered=True) as telemetry:
-            sessions = list(telemetry.fact("machines") or [])
-    except RunFolderError:
-        pass
+    with suppress(RunFolderError), Telemetry(folder.telemetry, altered=True) as telemetry:
+        sessions = list(telemetry.fact("machines") or [])
     if not sessions and folder.is_finished:
-        try:
+        with suppress(RunFolderError):
             sessions = [folder.read_manifest()]
-        except RunFolderError:
-            sessions = []
     found = [phrase for facts in sessions for phrase in differences(facts, now)]
     return list(dict.fromkeys(found)) or ([] if sessions else ["it was not written down where the run was made"])
 
@@ -166,12 +161,14 @@ def _replay(folder: RunFolder, parts: Parts, segment: Segment, notes: list[str],
             start, last = segment.start, segment.stops[-1].state
             ends = last is not None and last.is_finished
             recorder = Recorder(store, parts.config.watch, watching=parts.config.watching, start=parts.start, ends=ends)
-            resume = None if start is None or start.state is None else Checkpoint(path=start.path, state=start.state)
+            resume = None
+            if start is not None and start.state is not None:  # as if nothing had stopped the run there
+                resume = Checkpoint(path=start.path, state=dataclasses.replace(start.state, stopped_because=""))
             try:
                 parts.train(
                     config=_without_ends(parts.config.training, segment),
                     observers=[recorder, watched],
-                    resume=None if resume is None else _unfinished(resume),
+                    resume=resume,
                     stop_after=segment.last,
                 )
             finally:
@@ -181,11 +178,6 @@ def _replay(folder: RunFolder, parts: Parts, segment: Segment, notes: list[str],
                 return watched.faults + _rows(then, now, segment) + _cells(then, now, segment)
             notes += [f"replayed elsewhere, {words}" for words in watched.distances]
             return _first_loss(then, now, segment, _FIRST_LOSS[parts.config.machine.precision])
-
-
-def _unfinished(resume: Checkpoint) -> Checkpoint:
-    """The same checkpoint, as if nothing had stopped the run there."""
-    return dataclasses.replace(resume, state=dataclasses.replace(resume.state, stopped_because=""))
 
 
 def _horizon(segment: Segment) -> int:

@@ -11,6 +11,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,15 +49,13 @@ matrix that they are a part of (0: they are all of it)."""
 
 def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing], *, cells: int, seed: int) -> Check:
     """Rows without gaps that agree with every checkpoint, and random cells computed again."""
-    what = "numbers of the telemetry against checkpoints and snapshots"
+    check = partial(Check, name="telemetry", what="numbers of the telemetry against checkpoints and snapshots")
     faults: list[Fault] = []
     compared = 0
     begun = folder.is_finished or any(one.step or not config.watched for one in found)
     if not folder.is_finished and not found and not config.watched:  # killed while it made its tables
-        return Check(
-            name="telemetry", compared=0, what=what, unchecked=("there is no whole checkpoint to compare with",)
-        )
-    nothing = Check(name="telemetry", compared=0, what=what, unchecked=("it ended before anything was recorded",))
+        return check(compared=0, unchecked=("there is no whole checkpoint to compare with",))
+    nothing = check(compared=0, unchecked=("it ended before anything was recorded",))
     if not begun and not (folder.telemetry.exists() and folder.telemetry.stat().st_size):
         return nothing  # killed between its first files
     try:
@@ -70,10 +69,10 @@ def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing],
     except (RunFolderError, AddressError) as error:  # an address that is none
         if not begun and isinstance(error, RunFolderError) and not isinstance(error, DamagedFileError):
             return nothing  # the power went before its tables were on the disk
-        return Check(name="telemetry", compared=compared, what=what, faults=(Fault(file=_FILE, sentence=str(error)),))
+        return check(compared=compared, faults=(Fault(file=_FILE, sentence=str(error)),))
     unchecked = ["--watch off recorded no matrix"] if config.watch == "off" else []
     unchecked += [f"{name} was recorded by another formula than today's" for name in sorted(older)]
-    return Check(name="telemetry", compared=compared, what=what, faults=tuple(faults), unchecked=tuple(unchecked))
+    return check(compared=compared, faults=tuple(faults), unchecked=tuple(unchecked))
 
 
 def _rows(telemetry: Telemetry, folder: RunFolder, found: list[Standing], faults: list[Fault]) -> int:

@@ -5,6 +5,7 @@ made elsewhere is not damaged, and is not called so. Nothing in the folder is ch
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ _CELLS = 2000
 """Numbers of the telemetry that are computed again from snapshots."""
 _NEEDED = ("config.toml", "model.safetensors", "telemetry.sqlite")
 """What every finished run has."""
+_MANIFEST = "manifest.json"
 _RESHAPED = "it is of another shape than at earlier steps"
 
 
@@ -126,10 +128,10 @@ def _succession(folder: RunFolder) -> Check:
 
 def _files(folder: RunFolder, watched: bool) -> Check:
     """The hash of every final file."""
-    faults: list[Fault] = []
+    check, fault = partial(Check, name="files", what="final files against their hashes"), partial(Fault, file=_MANIFEST)
     if not folder.is_finished and folder.is_import:
-        faults = [Fault(file="manifest.json", sentence="it is missing: the import was cut short; import it again")]
-        return Check(name="files", compared=0, what="final files against their hashes", faults=tuple(faults))
+        words = "it is missing: the import was cut short; import it again"
+        return check(compared=0, faults=(fault(sentence=words),))
     if not folder.is_finished:
         words = (
             f"{unclosed(folder)}, so nothing holds the hashes of its files; what it recorded can be read (qkv show)"
@@ -137,39 +139,34 @@ def _files(folder: RunFolder, watched: bool) -> Check:
             else "the run is not finished, so nothing holds the hashes of its final files yet (continue it with"
             " --resume)"
         )
-        return Check(name="files", compared=0, what="final files against their hashes", unchecked=(words,))
+        return check(compared=0, unchecked=(words,))
     try:
         damaged, manifest = folder.damaged_files(), folder.read_manifest(altered=True)
         files = manifest["files"]
     except (RunFolderError, OSError, KeyError) as error:
-        faults = [Fault(file="manifest.json", sentence=f"it cannot be used: {error}")]
-        return Check(name="files", compared=0, what="final files against their hashes", faults=tuple(faults))
-    words = {"missing": "it is missing", "altered": "its bytes are not those that the manifest has the hash of"}
-    if damaged.pop("manifest.json", None):
-        faults.append(Fault(file="manifest.json", sentence="its values are not those that it was written with"))
+        return check(compared=0, faults=(fault(sentence=f"it cannot be used: {error}"),))
+    faults: list[Fault] = []
+    how_told = {"missing": "it is missing", "altered": "its bytes are not those that the manifest has the hash of"}
+    if damaged.pop(_MANIFEST, None):
+        faults.append(fault(sentence="its values are not those that it was written with"))
     elif not manifest.get("sha256"):
-        sentence = "it holds no hash of its own values: one was taken out, or an older qkv wrote it"
-        faults.append(Fault(file="manifest.json", sentence=sentence))
-    faults += [Fault(file=name, sentence=words[how]) for name, how in damaged.items()]
+        faults.append(fault(sentence="it holds no hash of its own values: one was taken out, or an older qkv wrote it"))
+    faults += [Fault(file=name, sentence=how_told[how]) for name, how in damaged.items()]
     for name in FINAL_FILES:
         if name not in files and name != "source.json" and ((folder.path / name).is_file() or name in _NEEDED):
             faults.append(Fault(file=name, sentence="the manifest has no hash of it"))
-    return Check(name="files", compared=len(files), what="final files against their hashes", faults=tuple(faults))
+    return check(compared=len(files), faults=tuple(faults))
 
 
 def _checkpoints(folder: RunFolder, config: RunConfig, found: list[Standing], ahead: list[Standing]) -> Check:
     """Hashes, weights, order and continuity of the checkpoints, and that the final weights are among them."""
     what = "checkpoints: hashes, finite weights, order, none left out"
     begins = f"step {found[-1].step}" if found else "step 0"
-    torn = (
-        (f"{many(len(ahead), 'checkpoint')} after that cannot be used: a resume goes on from {begins}",)
-        if ahead
-        else ()
-    )
+    words = f"{many(len(ahead), 'checkpoint')} after that cannot be used: a resume goes on from {begins}"
+    torn = (words,) if ahead else ()
     if not found:
-        words = "there are no checkpoints to go on from" + (
-            f": it came from {config.imported}" if config.imported else ""
-        )
+        came = f": it came from {config.imported}" if config.imported else ""
+        words = f"there are no checkpoints to go on from{came}"
         return Check(name="checkpoints", compared=0, what=what, unchecked=(words, *torn))
     faults = [fault for one in found for fault in _one(one)]
     faults += _weights(found)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from qkv.errors import ConfigError
-from qkv.studies.engine.design import Arm, Design, Trial
+from qkv.studies.engine.design import Design, Trial
 from qkv.studies.engine.training import run_trial
 from qkv.studies.engine.tuning import expected_runs
 from qkv.studies.probes.registry import OF_A_TEXT
@@ -175,7 +175,8 @@ def _seconds(trial: Trial, cache: Path | None) -> tuple[float, float]:
     scale = trial.scale
     tokens = scale.batch_size * scale.n_ctx
     scoring = step * scale.val_tokens / tokens / 3
-    return short + step * scale.steps + scoring * (scale.evaluations + 1) + _probing(trial.arm, scoring), step
+    probing = 11 if "reset" in trial.arm.probes else 1  # resets score the validation part once a matrix
+    return short + step * scale.steps + scoring * (scale.evaluations + 1) + probing * scoring, step
 
 
 def _clocks(trial: Trial, cache: Path | None) -> tuple[float, float]:
@@ -199,11 +200,6 @@ def _first_seconds(trial: Trial, cache: Path | None, measured: dict[str, float],
     steps: int = dict(trial.arm.before).get("steps", trial.scale.steps)
     measured[kind] = max(1e-5, (long - short) / (_LONG - _SHORT)) * steps
     return 2 * workers * measured[kind]
-
-
-def _probing(arm: Arm, scoring: float) -> float:
-    """Resets score the validation part once a matrix."""
-    return 11 * scoring if "reset" in arm.probes else scoring
 
 
 def _clock(trial: Trial, cache: Path | None, steps: int, before: int = 1) -> float:

@@ -141,14 +141,7 @@ def own_study(
 
 
 def _sized(
-    question: Question,
-    own: Own | None,
-    ask: Ask,
-    within: Path,
-    workers: int,
-    budget: float,
-    started: float,
-    told: Told,
+    question: Question, own: Own | None, ask: Ask, within: Path, workers: int, budget: float, started: float, told: Told
 ) -> tuple[Design, Estimate]:
     """The design, as large as its time allows if that decides, and what it takes; says what it will answer.
 
@@ -291,12 +284,7 @@ def _stopped(folder: StudyFolder, status: int) -> Interrupted:
 
 
 def _conclude(
-    question: Question,
-    design: Design,
-    ask: Ask,
-    folder: StudyFolder,
-    budget: float,
-    baselines: Sequence[JsonMapping],
+    question: Question, design: Design, ask: Ask, folder: StudyFolder, budget: float, baselines: Sequence[JsonMapping]
 ) -> JsonObject:
     """Work out what was found and write it down."""
     found = findings(design, folder, ask.source, question.derive)

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.utils import parameters_to_vector
 
 from qkv.data.packing import train_window, val_windows
 from qkv.models import build
@@ -59,17 +60,13 @@ def losses_of(trials: Sequence[Trial], cache: Path | None) -> list[float]:
 def _one_stack(trials: Sequence[Trial], cache: Path | None) -> list[float]:
     size = next(size for size in _SIZES if size >= len(trials))
     filled = [*trials, *[trials[-1]] * (size - len(trials))]
-    parts = _parts(filled, cache)
+    # those that differ in the rate alone share their parts, as nothing here is trained in place
+    parts = [_built(dataclasses.replace(trial, lr=1.0), cache) for trial in filled]
     training, model = parts[0].config.training, parts[0].config.model
-    weights = torch.stack([_flat(part.model) for part in parts])
+    weights = torch.stack([parameters_to_vector(part.model.parameters()).detach() for part in parts])
     rates = torch.tensor([trial.lr for trial in filled])[:, None]
     weights = _train(weights, rates, _windows(filled, parts), training, model)
     return [loss if math.isfinite(loss) else math.inf for loss in _scores(weights, parts, model)][: len(trials)]
-
-
-def _parts(trials: Sequence[Trial], cache: Path | None) -> list[Parts]:
-    """The parts of each; those that differ in the rate alone share them, as nothing here is trained in place."""
-    return [_built(dataclasses.replace(trial, lr=1.0), cache) for trial in trials]
 
 
 @lru_cache(maxsize=1024)
@@ -85,10 +82,6 @@ def _check(trial: Trial, parts: Parts) -> None:
     assert arm.task == "causal" and arm.trainer == "loop" and arm.labels == "real" and not arm.probes
     assert optimizer.kind == "adamw" and not optimizer.weight_decay and not parts.config.model.layout.dropout
     assert not parts.plan.frozen(0) and not any(parts.plan.acts_at(step) for step in range(1, last))
-
-
-def _flat(model: nn.Module) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def _windows(trials: Sequence[Trial], parts: Sequence[Parts]) -> Tensor:
@@ -145,11 +138,9 @@ def _traced(
     One flat list of operators for stacks of these shapes.
     """
     stack = _Stack(build(model, 0))
-
-    def call(weights: Tensor, windows: Tensor) -> Tensor:
-        return (stack.gradients if gradients else stack.nats)(weights, windows)
-
-    return make_fx(call)(torch.zeros(weights), torch.zeros(windows, dtype=torch.int64))
+    call = stack.gradients if gradients else stack.nats
+    plain = make_fx(lambda weights, windows: call(weights, windows))  # a method has one argument too many for it
+    return plain(torch.zeros(weights), torch.zeros(windows, dtype=torch.int64))
 
 
 class _Forward(nn.Module):
@@ -172,15 +163,13 @@ class _Stack:
 
     def gradients(self, weights: Tensor, windows: Tensor) -> Tensor:
         """[models, n]"""
-        found, _ = vmap(grad_and_value(self._mean))(self._split(weights), windows)
+        mean = grad_and_value(lambda parameters, windows: self._each(parameters, windows).mean())
+        found, _ = vmap(mean)(self._split(weights), windows)
         return torch.cat([found[name].flatten(1) for name in self._shapes], dim=1)
 
     def nats(self, weights: Tensor, windows: Tensor) -> Tensor:
         """[models, batch, n_ctx]"""
         return vmap(self._each)(self._split(weights), windows)
-
-    def _mean(self, parameters: dict[str, Tensor], windows: Tensor) -> Tensor:
-        return self._each(parameters, windows).mean()
 
     def _each(self, parameters: dict[str, Tensor], windows: Tensor) -> Tensor:
         logits = functional_call(self._forward, parameters, (windows[:, :-1],))

@@ -25,7 +25,7 @@ from qkv.recipe import Parts, take_body
 from qkv.recipe.manifest import code_of
 from qkv.studies.engine.assembly import MACHINE, MADE_TASKS, parts_of
 from qkv.studies.engine.contrastive import train_contrastive
-from qkv.studies.engine.design import Arm, Scale, Trial
+from qkv.studies.engine.design import Arm, Trial
 from qkv.studies.engine.nested import inner_study
 from qkv.studies.engine.reparametrized import MappedRows
 from qkv.studies.engine.training_log import Finished, Trained
@@ -75,7 +75,8 @@ def run_trial(trial: Trial, cache: Path | None) -> JsonObject:
         )
     parts = parts_of(trial, corpus)
     if trial.arm.code:
-        check_same(f"the arm {trial.arm.name!r}", dict(trial.arm.code), _code(trial, parts))
+        own = hashes({name: metric(name) for name in trial.arm.probes if is_metric(name)})
+        check_same(f"the arm {trial.arm.name!r}", dict(trial.arm.code), code_of(parts.config) | own)
     watched = {name: WATCHERS[name]() for name in trial.arm.probes if name in WATCHERS}
     n_answers = len(parts.config.model.classes) or parts.config.model.sizes.d_vocab
     worst = math.log(n_answers)
@@ -87,7 +88,7 @@ def run_trial(trial: Trial, cache: Path | None) -> JsonObject:
             trained = TRAINERS[trial.arm.trainer](trial, parts, tuple(watched.values()))
             _unmoved(parts, frozen)
             row["frozen"] = sorted(frozen | _behind_cuts(trial, parts))
-            loss = validation_loss(parts.model, parts.task, corpus, _batch(trial.scale))
+            loss = validation_loss(parts.model, parts.task, corpus, max(1, 2048 // trial.scale.n_ctx))
             if not math.isfinite(loss):
                 raise NonFiniteError(f"the validation loss is {loss}")
             if trained.steps and worse_than_guessing(loss, n_answers):
@@ -111,11 +112,6 @@ def run_trial(trial: Trial, cache: Path | None) -> JsonObject:
     return row | {"seconds": round(time.perf_counter() - began, 3)}
 
 
-def _code(trial: Trial, parts: Parts) -> dict[str, str]:
-    """Code of one's own that a trial uses, as it is now."""
-    return code_of(parts.config) | hashes({name: metric(name) for name in trial.arm.probes if is_metric(name)})
-
-
 def _unmoved(parts: Parts, frozen: set[str]) -> None:
     """Make sure that what was frozen for the whole training has the bits of its start.
 
@@ -135,10 +131,6 @@ def _behind_cuts(trial: Trial, parts: Parts) -> set[str]:
     return {address for address in state if torch.equal(state[address], parts.start[address])}
 
 
-def _batch(scale: Scale) -> int:
-    return max(1, 2048 // scale.n_ctx)
-
-
 # ways to train
 
 Watchers = Sequence[Observer]
@@ -155,9 +147,7 @@ def _loop(trial: Trial, parts: Parts, watchers: Watchers, constraint: Constraint
         )
     curve = _Curve(parts.config.training.schedule.steps)
     outcome = parts.train(
-        constraint=constraint or parts.plan,
-        observers=[curve, *watchers],
-        random_labels=trial.arm.labels == "uniform",
+        constraint=constraint or parts.plan, observers=[curve, *watchers], random_labels=trial.arm.labels == "uniform"
     )
     best = outcome.best_loss
     return Trained(
@@ -180,11 +170,6 @@ def _timed(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
     onsets = Onsets()
     trained = _loop(trial, parts, (*watchers, onsets))
     return dataclasses.replace(trained, measures=onsets.found())
-
-
-def _nothing(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
-    """No step at all: the model as it starts."""
-    return Trained()
 
 
 _OTHER_SEED = 500_000
@@ -248,20 +233,15 @@ def _pretrained(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
     return _loop(trial, parts, watchers)
 
 
-def _inner_study(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
-    """A little study of its own instead of a training."""
-    return Trained(measures=inner_study(trial, None))
-
-
 TRAINERS: Mapping[str, Callable[[Trial, Parts, Watchers], Trained]] = {
     "loop": _loop,
     "timed": _timed,
     "mapped rows": _mapped_rows,
-    "none": _nothing,
+    "none": lambda trial, parts, watchers: Trained(),  # no step at all: the model as it starts
     "other seed": _other_seed,
     "two halves": _two_halves,
     "pretrained": _pretrained,
     "contrastive": train_contrastive,
-    "inner study": _inner_study,
+    "inner study": lambda trial, parts, watchers: Trained(measures=inner_study(trial, None)),
 }
 """Name -> how a model is trained. A new way is one function and one line here."""

@@ -104,8 +104,7 @@ def choice(design: Design, arm: Arm, replicate: int, source: str, losses: Losses
     if arm.tune == "none":
         return Choice(k=0, rate=arm.lr, interior=True)
     if arm.tune != "own":
-        followed = choice(design, design.arm(arm.tune), replicate, source, losses)
-        return followed and Choice(k=followed.k, rate=followed.rate, interior=followed.interior)
+        return choice(design, design.arm(arm.tune), replicate, source, losses)
     tried = _tuned(design, arm, replicate, source, losses)
     if next_point(tried, design.grid) is not None:
         return None
@@ -129,9 +128,7 @@ def known_keys(design: Design, source: str, losses: Losses) -> frozenset[str]:
 def report_key(design: Design, arm: Arm, replicate: int, source: str, losses: Losses) -> str | None:
     """The key of the run that is reported; None while its learning rate is not settled."""
     chosen = choice(design, arm, replicate, source, losses)
-    if chosen is None:
-        return None
-    return _report(design, arm, replicate, chosen.k, source).key
+    return None if chosen is None else _report(design, arm, replicate, chosen.k, source).key
 
 
 def _report(design: Design, arm: Arm, replicate: int, k: float, source: str) -> Trial:

@@ -96,8 +96,7 @@ class Pool:
                     raise Interrupted("stopped") from None
         if not line:
             raise self._lost(process)
-        found = json.loads(line)
-        row = row_of(found)
+        row = row_of(json.loads(line))
         self._free.append(process)
         return job, row
 
@@ -116,10 +115,8 @@ class Pool:
             process.wait()
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
-                    try:
+                    with contextlib.suppress(BrokenPipeError):
                         stream.close()
-                    except BrokenPipeError:
-                        pass
 
 
 Workers = Here | Pool

@@ -66,20 +66,15 @@ Change = Callable[[Tensor, Tensor, bool], Tensor]
 """(q, k of the same x, True) -> what stands for q; (k, q, False) -> what stands for k; [batch, head, pos, width]."""
 
 
-def _symmetric(own: Tensor, other: Tensor, asks: bool) -> Tensor:
-    """(q k^T + k q^T) / 2, as one product of vectors twice as wide."""
-    return torch.cat((own, other), dim=-1) / 2 if asks else torch.cat((own, other), dim=-1)
-
-
-def _antisymmetric(own: Tensor, other: Tensor, asks: bool) -> Tensor:
-    """(q k^T - k q^T) / 2, likewise."""
-    return torch.cat((own, -other), dim=-1) / 2 if asks else torch.cat((own, other), dim=-1)
+def _part(sign: int) -> Change:
+    """(q k^T + sign k q^T) / 2, as one product of vectors twice as wide."""
+    return lambda own, other, asks: torch.cat((own, sign * other if asks else other), dim=-1) / (2 if asks else 1)
 
 
 _SCORES: Mapping[str, Change] = {
     "exchanged": lambda own, other, asks: other,
-    "symmetric part": _symmetric,
-    "antisymmetric part": _antisymmetric,
+    "symmetric part": _part(1),
+    "antisymmetric part": _part(-1),
 }
 """Quantity -> which scores it is of."""
 

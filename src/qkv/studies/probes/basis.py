@@ -29,15 +29,10 @@ class _Head:
     other_k: Tensor
 
 
-def _read(finished: Finished) -> Tensor:
-    """What the first attention reads of each row of W_E, [d_vocab, d_model]."""
-    table = finished.parts.catalogue.view("W_E").detach().double()
-    return torch.nn.functional.layer_norm(table, table.shape[-1:])
-
-
 def _head(finished: Finished, head: int) -> _Head:
     """M is the inverse of q^T q: where queries were longest they become shortest."""
-    x = _read(finished)
+    table = finished.parts.catalogue.view("W_E").detach().double()
+    x = torch.nn.functional.layer_norm(table, table.shape[-1:])  # what the first attention reads of each row
     w_q, w_k, w_v = (finished.parts.catalogue.view(f"L0.H{head}.W_{n}").detach().double() for n in "QKV")
     q = x @ w_q
     lengths, directions = torch.linalg.eigh(q.T @ q)

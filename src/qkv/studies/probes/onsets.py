@@ -13,7 +13,7 @@ by the mean of KL(model || counting) over places of the same windows. These may 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import Any, cast
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from qkv.data.baseline.ngrams import ngram_losses
 from qkv.data.corpus import Corpus
+from qkv.inspection.changepoints import crossing
 from qkv.studies.synthetic.tasks import Repeat
 from qkv.training.record import Observer, RunContext, StepRecord
 
@@ -42,20 +43,6 @@ def look_steps(steps: int) -> tuple[int, ...]:
     n = math.ceil(_PER_DOUBLING * math.log2(max(2, steps)))
     found = {round(2 ** (i / _PER_DOUBLING)) for i in range(n)}
     return tuple(sorted({step for step in found if step < steps} | {steps}))
-
-
-def crossing(looks: Sequence[tuple[int, float]], level: float) -> float | None:
-    """The step at which the loss is first at `level` or below; None where it never is.
-
-    looks: (step, loss) in order, the first at step 0.
-    """
-    if looks[0][1] <= level:
-        return float(looks[0][0])
-    for (a, high), (b, low) in zip(looks, looks[1:], strict=False):
-        if low <= level:
-            share = (high - level) / (high - low)
-            return b * share if a == 0 else math.exp((1 - share) * math.log(a) + share * math.log(b))
-    return None
 
 
 def stages(task: object, corpus: Corpus, n_tokens: int) -> Mapping[str, float]:

@@ -18,6 +18,7 @@ from qkv.data.examples import Examples
 from qkv.data.images import ImageSet
 from qkv.errors import ConfigError, QkvError
 from qkv.extensions import load
+from qkv.inspection.changepoints import half_way
 from qkv.inspection.token_rows import drifts, rank_correlation
 from qkv.inspection.what_moved import what_moved
 from qkv.instruments.gradients import gradient_path
@@ -29,7 +30,6 @@ from qkv.studies.probes.basis import change_of_basis, triplets
 from qkv.studies.probes.collocations import collocations
 from qkv.studies.probes.contextual import analogies, contextual, published
 from qkv.studies.probes.identity import hidden_identity, identity
-from qkv.studies.probes.onsets import crossing
 from qkv.studies.probes.pairs import common_word, pairs
 from qkv.studies.probes.positions import loss_by_position, order, position
 from qkv.studies.probes.relatedness import relatedness
@@ -200,9 +200,7 @@ def _order_of_movement(finished: Finished) -> dict[str, float]:
     found = {}
     for name, members in groups.items():
         distances = [(step, math.hypot(*(moved[address] for address in members))) for step, moved in way.looks]
-        if members and distances[-1][1] > 0:
-            step = crossing([(step, -distance) for step, distance in distances], -distances[-1][1] / 2)
-            assert step is not None
+        if members and (step := half_way(distances)) is not None:
             found[f"half way {name}"] = step
     return found
 

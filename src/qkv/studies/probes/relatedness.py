@@ -6,6 +6,7 @@ coordinate of one model ever meets a coordinate of another.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 
@@ -88,20 +89,16 @@ def _agreements(kept: Kept) -> dict[str, float]:
     tasks = [name for name in kept if not name.endswith(AGAIN)]
     found = {}
     for space in SPACES:
-        for some in tasks:
-            for other in tasks:
-                sides = {(a, f"{b}{AGAIN}") for a, b in ((some, other), (other, some)) if not b.endswith(UNTRAINED)}
-                values = [_agreement(kept[a], kept[b], space) for a, b in sorted(sides) if a in kept and b in kept]
-                known = [value for value in values if value is not None]
-                if sides and len(known) == len(sides):
-                    found[f"{space}: {some} ~ {other}"] = float(np.mean(known))
-        for some in tasks:
-            for other in tasks:
-                own = [found.get(f"{space}: {task} ~ {task}") for task in (some, other)]
-                if None not in own:
-                    found[f"{space}: ceiling {some} ~ {other}"] = float(
-                        np.prod([max(0.0, r or 0.0) for r in own]) ** 0.5
-                    )
+        for some, other in product(tasks, repeat=2):
+            sides = {(a, f"{b}{AGAIN}") for a, b in ((some, other), (other, some)) if not b.endswith(UNTRAINED)}
+            values = [_agreement(kept[a], kept[b], space) for a, b in sorted(sides) if a in kept and b in kept]
+            known = [value for value in values if value is not None]
+            if sides and len(known) == len(sides):
+                found[f"{space}: {some} ~ {other}"] = float(np.mean(known))
+        for some, other in product(tasks, repeat=2):
+            own = [found.get(f"{space}: {task} ~ {task}") for task in (some, other)]
+            if None not in own:
+                found[f"{space}: ceiling {some} ~ {other}"] = float(np.prod([max(0.0, r or 0.0) for r in own]) ** 0.5)
     return found
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -166,7 +166,6 @@ def _labelled(text: Text, source: str, cache: Path | None) -> Examples:
 @lru_cache(maxsize=8)
 def without_labels(made: Examples) -> Corpus:
     """The same texts, in the same parts and tokens, for tasks that read no labels."""
-
     return Corpus(
         name=made.name,
         kind=made.kind,
@@ -177,17 +176,13 @@ def without_labels(made: Examples) -> Corpus:
         rule=made.rule,
         note=made.note,
         charge_nats=None,
-        split=_unsplit(f"{made.name!r} is a table of labelled texts; it was not split as a text"),
+        split=partial(_unsplit, f"{made.name!r} is a table of labelled texts; it was not split as a text"),
     )
 
 
-def _unsplit(why: str) -> Callable[[], NoReturn]:
+def _unsplit(why: str) -> NoReturn:
     """The split of what was none of a text."""
-
-    def refuse() -> NoReturn:
-        raise SourceError(why)
-
-    return refuse
+    raise SourceError(why)
 
 
 def word(index: int) -> str:
@@ -221,7 +216,7 @@ def _made(name: str, rule: str, tokenizer: Tokenizer, train: np.ndarray, val: np
         rule=rule,
         note="",
         charge_nats=None,
-        split=_unsplit(f"{name} is made by a rule; it has no text to split"),
+        split=partial(_unsplit, f"{name} is made by a rule; it has no text to split"),
     )
 
 
@@ -479,7 +474,12 @@ def check_size(made: Corpus | Examples | Images, *, steps: int, batch_size: int,
     Raises SourceError that says how much there is and how much would do.
     """
     if not isinstance(made, Corpus):
-        _check_texts(made, math.ceil(steps * batch_size / 20))
+        needed, entries = math.ceil(steps * batch_size / 20), "images" if isinstance(made, Images) else "labelled texts"
+        if made.n_train < needed:
+            raise SourceError(
+                f"{made.name!r} is too small for this study: {made.n_train:,} {entries} to train on; expected at least"
+                f" {needed:,}"
+            )
         return
     needed = math.ceil(steps * batch_size * n_ctx / 20)
     if len(made.train) < needed:
@@ -492,15 +492,4 @@ def check_size(made: Corpus | Examples | Images, *, steps: int, batch_size: int,
         raise SourceError(
             f"{made.name!r} is too small for this study: {len(made.val):,} tokens are held out for validation; expected"
             f" at least {16 * n_ctx:,}. Give a longer text, or none for the text inside your own Python"
-        )
-
-
-_ENTRIES = {Examples: "labelled texts", Images: "images"}
-
-
-def _check_texts(made: Examples | Images, needed: int) -> None:
-    if made.n_train < needed:
-        raise SourceError(
-            f"{made.name!r} is too small for this study: {made.n_train:,} {_ENTRIES[type(made)]} to train on; expected"
-            f" at least {needed:,}"
         )

@@ -32,14 +32,7 @@ class _Made(Causal):
     tunes: bool = False
     """Scored on windows of their own, by which learning rates are chosen."""
 
-    def train_batch(
-        self,
-        corpus: "Corpus",
-        sizes: "Sizes",
-        seed: int,
-        step: int,
-        examples: np.ndarray,
-    ) -> Batch:
+    def train_batch(self, corpus: "Corpus", sizes: "Sizes", seed: int, step: int, examples: np.ndarray) -> Batch:
         """Windows made anew; see `Task.train_batch`."""
         streams = [generator(seed, self.name, step, int(example)) for example in examples]
         return self._batch(corpus, sizes, streams)
@@ -170,14 +163,7 @@ class Modular(Causal):
         every = np.arange(self.modulus**2)
         return every[(uniforms(every, "modular", "held out") < _HELD_OUT) == held_out]
 
-    def train_batch(
-        self,
-        corpus: "Corpus",
-        sizes: "Sizes",
-        seed: int,
-        step: int,
-        examples: np.ndarray,
-    ) -> Batch:
+    def train_batch(self, corpus: "Corpus", sizes: "Sizes", seed: int, step: int, examples: np.ndarray) -> Batch:
         """Pairs that are not held out, drawn with replacement; see `Task.train_batch`."""
         known = self.pairs(held_out=False)
         chosen = known[(uniforms(examples, "modular", seed) * len(known)).astype(np.int64)]

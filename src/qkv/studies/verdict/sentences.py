@@ -95,6 +95,7 @@ def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -
     r, rows = first.result, [effect_row(effect) for effect in effects]
     guessing, brief = _worse_than_guessing(effects, made), scale_words(made, first.contrast.arms)
     said = plainly(question, effects, guessing)
+    worse = [effect.contrast.what for effect in effects if effect.contrast.name in guessing]
     lengths = accumulate(map(_n_words, said), initial=_n_words(brief))
     n_first = max(1, sum(length <= LONGEST_ANSWER for length in lengths) - 1)
     of = f"{condition_words(made['setting'])} {_replicates(first, made)}."
@@ -123,7 +124,7 @@ def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -
         "notes": [
             *_of_the_whole(made, unit),
             *notes(effects, made["arms"]),
-            *([f"Worse than uniform guessing: {'; '.join(_whats(effects, guessing))}"] if guessing else []),
+            *([f"Worse than uniform guessing: {'; '.join(worse)}"] if worse else []),
         ],
         "falsified_by": question.falsified_by,
         "refuted_by": _refuted_by(first),
@@ -140,10 +141,6 @@ def _named(effect: Effect, question: Question) -> Effect:
     contrast = effect.contrast
     label = question.label(contrast.name, contrast.what)
     return dataclasses.replace(effect, contrast=dataclasses.replace(contrast, what=label))
-
-
-def _whats(effects: Sequence[Effect], names: Collection[str]) -> list[str]:
-    return [effect.contrast.what for effect in effects if effect.contrast.name in names]
 
 
 _OF_A_RESULT = ("effect", "low", "high", "mean", "mean_is_elsewhere", "outliers", "sd", "n", "p")
@@ -263,11 +260,9 @@ def expected_words(expected: JsonMapping | None, whats: Mapping[str, str] | None
     if "near" in expected:
         return f"within {expected['within']:g} of {expected['near']:g}"
     ((name, value),) = expected.items()
-    return (
-        f"{name} {value:g}"
-        if name in ("above", "below")
-        else f"{name.replace('_', ' ')} `{(whats or {}).get(value, value)}`"
-    )
+    if name in ("above", "below"):
+        return f"{name} {value:g}"
+    return f"{name.replace('_', ' ')} `{(whats or {}).get(value, value)}`"
 
 
 def plainly(question: Question, effects: Sequence[Effect], guessing: Collection[str] = ()) -> list[str]:
@@ -323,17 +318,13 @@ def two_digits(value: float | None, unit: str, signed: bool = True) -> str:
     """An effect in prose: two digits, whole numbers of what is counted, percent of what is a share."""
     if value is None or not math.isfinite(value):
         return amount(value, signed)
-    if _is_share(unit):
+    if unit.startswith("of ") and not unit.endswith("norm"):
         return f"{two_digits(100 * value, '', signed)}%"
     if value == 0:
         return "0"
     places = 0 if unit in COUNTED else max(0, 1 - int(f"{value:.1e}".partition("e")[2]))
     places += 95 <= abs(value) < 100 and unit not in COUNTED
     return f"{value if signed else abs(value):{'+' * signed},.{places}f}"
-
-
-def _is_share(unit: str) -> bool:
-    return unit.startswith("of ") and not unit.endswith("norm")
 
 
 def _replicates(first: Effect, made: JsonMapping) -> str:
@@ -377,20 +368,14 @@ def intervals(effect: Effect) -> str:
 
 def _of_the_whole(made: JsonMapping, unit: str) -> list[str]:
     """What has to be known of the whole study beside its tables."""
-    margins = " and ".join(two_digits(margin, unit, signed=False) for margin in made["earlier_margins"])
     counted = re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", made["counted"].replace(" %", "%"))
-    return [
-        *filter(None, counted.split("; ")),
-        *([f"The same trainings were judged before with a margin of {margins}"] if margins else []),
-        *(
-            [
-                "Trainings made for other designs of this question on this text, with other effects or arms, count here"
-                f" too: {', '.join(f'`{name}`' for name in made['taken_over'])}"
-            ]
-            if made["taken_over"]
-            else []
-        ),
-    ]
+    found = list(filter(None, counted.split("; ")))
+    if margins := " and ".join(two_digits(margin, unit, signed=False) for margin in made["earlier_margins"]):
+        found.append(f"The same trainings were judged before with a margin of {margins}")
+    if others := ", ".join(f"`{name}`" for name in made["taken_over"]):
+        which = "Trainings made for other designs of this question on this text, with other effects or arms,"
+        found.append(f"{which} count here too: {others}")
+    return found
 
 
 def notes(effects: Sequence[Effect], arms: Sequence[JsonMapping]) -> list[str]:
@@ -425,16 +410,11 @@ def arms_words(arms: Sequence[Arm]) -> dict[str, str]:
     """
     told = {arm.name: "; ".join(filter(None, (arm.what, _settings(arm.layout)))) for arm in arms}
     often = Counter(told.values())
-    return {
-        arm.name: "; ".join(filter(None, (told[arm.name], _settings(arm.sizes), _on(arm.text))))
-        if often[told[arm.name]] > 1
-        else told[arm.name]
-        for arm in arms
-    }
-
-
-def _on(text: str) -> str:
-    return "" if text == "text" else f"on {text!r}"
+    for arm in arms:
+        if often[told[arm.name]] > 1:
+            on = "" if arm.text == "text" else f"on {arm.text!r}"
+            told[arm.name] = "; ".join(filter(None, (told[arm.name], _settings(arm.sizes), on)))
+    return told
 
 
 def _settings(pairs: Pairs) -> str:

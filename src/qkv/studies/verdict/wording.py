@@ -13,10 +13,7 @@ from qkv.studies.engine.assembly import layout_of, preset_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale
 from qkv.words import many
 
-_STREAMS = {
-    "digits": "the handwritten digits that come with scikit-learn",
-    "images": "the images of {images}",
-}
+_STREAMS = {"digits": "the handwritten digits that come with scikit-learn", "images": "the images of {images}"}
 _TASKS = {"causal": "next", "masked": "hidden"}
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 _STARTS = {"gpt2": "N(0, 0.02)", "xavier": "Glorot", "zero_out": "W_O, W_out and W_U at 0", "recurrent": "an LSTM's"}
@@ -114,11 +111,8 @@ def _texts(design: Design, arms: Sequence[Arm]) -> str:
     made, tokens = [], []
     for text in dict.fromkeys(texts[arm.text] for arm in arms):
         if text.stream not in ("text", "labelled"):
-            made.append(
-                _STREAMS.get(text.stream, f"generated sentences ({text.stream})").format(
-                    images=(design.images or ("",))[0]
-                )
-            )
+            words = _STREAMS.get(text.stream, f"generated sentences ({text.stream})")
+            made.append(words.format(images=(design.images or ("",))[0]))
         else:
             tokens.append(f"{text.tokenizer} tokens" + (f" (vocabulary {text.vocab})" if text.vocab else ""))
     own = [f"{design.source_name} in {' and '.join(tokens)}"] if tokens else []
@@ -135,11 +129,8 @@ def _deviations(arm: Arm) -> dict[str, str]:
     """Field -> words, of each that differs from the textbook's and is worth naming."""
     layout, usual = vars(layout_of(arm)), vars(preset_of(arm).layout)
     told = [field for field in dict.fromkeys((*dict(arm.layout), *layout)) if field not in _SILENT]
-    return {field: _part(field, layout[field]) for field in told if layout[field] != usual[field]}
-
-
-def _part(field: str, value: object) -> str:
-    return _PARTS.get(field, {}).get(value, f"{field} {value}")
+    differing = {field: layout[field] for field in told if layout[field] != usual[field]}
+    return {field: _PARTS.get(field, {}).get(value, f"{field} {value}") for field, value in differing.items()}
 
 
 def _sizes(scale: Scale, arms: Sequence[Arm]) -> str:

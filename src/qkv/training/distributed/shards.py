@@ -36,7 +36,7 @@ from qkv.training.config import OptimizerConfig
 from qkv.training.distributed.ranks import Ranks, buckets
 from qkv.training.distributed.whole import Loss, Weights
 from qkv.training.muon import Muon, Piecewise, add_scaled, orthogonal_pieces
-from qkv.training.optimizers import Optimizer, make_optimizer
+from qkv.training.optimizers import Optimizer, clip_and_measure, make_optimizer
 from qkv.training.precision import Machine
 from qkv.training.record import Constraint
 from qkv.training.tensorfile import SharedFile, load_rows
@@ -125,17 +125,12 @@ class Shards(Weights):
     def clip_and_measure(self, clip: float) -> tuple[float, np.ndarray]:
         """The same norms on every rank: squares are added up in the order of ranks, float64."""
         rows = list(self.rows.values())
-        there = [i for i, part in enumerate(rows) if part.grad is not None]
-        each = np.full(len(rows), np.nan)
-        gradients = [g for i in there if (g := rows[i].grad) is not None]
+        gradients = [g for part in rows if (g := part.grad) is not None]
         if not gradients:
-            return 0.0, each
+            return clip_and_measure(rows, clip)
         norms = torch.stack([torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradients]).cpu().numpy()
-        each[there] = np.sqrt(self.ranks.sum(*np.square(norms).tolist()))
-        norm = float(np.sqrt(np.sum(each[there] ** 2)))
-        if clip and clip < norm < float("inf"):
-            torch._foreach_mul_(gradients, clip / norm)  # type: ignore[attr-defined]
-        return norm, each
+        each = np.sqrt(self.ranks.sum(*np.square(norms).tolist()))
+        return clip_and_measure(rows, clip, torch.from_numpy(np.append(each, np.sqrt(np.sum(each**2)))))
 
     def update(self, lr_scale: float) -> None:
         """One update of this rank's rows."""

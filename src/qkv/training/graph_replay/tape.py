@@ -37,16 +37,8 @@ _ROOM = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _a
 _COPIES = {_aten.clone, _aten._to_copy}
 _FILLS = {_aten.zeros: 0.0, _aten.zeros_like: 0.0, _aten.new_zeros: 0.0, _aten.ones: 1.0, _aten.ones_like: 1.0}
 _OUT = {
-    _aten.mm.default: _aten.mm.out,
-    _aten.addmm.default: _aten.addmm.out,
-    _aten.bmm.default: _aten.bmm.out,
-    _aten.baddbmm.default: _aten.baddbmm.out,
-    _aten.mul.Tensor: _aten.mul.out,
-    _aten.add.Tensor: _aten.add.out,
-    _aten.sub.Tensor: _aten.sub.out,
-    _aten.div.Tensor: _aten.div.out,
-    _aten.cat.default: _aten.cat.out,
-    _aten.index_select.default: _aten.index_select.out,
+    **{of.default: of.out for of in (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.cat, _aten.index_select)},
+    **{of.Tensor: of.out for of in (_aten.mul, _aten.add, _aten.sub, _aten.div)},
     _aten.sum.dim_IntList: _aten.sum.IntList_out,
 }
 """Operators that find a place for what they make, and those that write it where they are told to."""
@@ -149,11 +141,7 @@ class _Listening(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         return self._tape._keep(func, args, kwargs or {}, func(*args, **(kwargs or {})))
 
