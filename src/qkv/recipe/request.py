@@ -290,6 +290,7 @@ def _data_config(request: Request, task: Task, parent: "_Parent | None", train_b
 
     Raises ConfigError for an option that has no meaning for the task.
     """
+    n_layers = parent.model.sizes.n_layers if parent else 3 * (task.name == "answer")  # for questions as a deep body
     config = DataConfig(
         source=whole_source(request.source),
         tokenizer=_absolute(request.tokenizer or (parent.tokenizer if parent else task.tokenizer)),
@@ -299,7 +300,7 @@ def _data_config(request: Request, task: Task, parent: "_Parent | None", train_b
         text_column=request.text_column or "",
         label_column=request.label_column or "",
         group_column=request.group_column or "",
-        labels=labelled_options(parent.model.sizes.n_layers if parent else 0) if task.label_column else None,
+        labels=labelled_options(n_layers) if task.label_column else None,
         images=ImageOptions() if task.reads == "images" else None,
     )
     config = override(config, _settings_of(request, "data"))
