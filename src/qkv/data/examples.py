@@ -344,9 +344,8 @@ def load_examples(
     together = _renumbered(groups[mine])
     asked = (config.text_column, config.label_column, config.group_column, source.kind, source.note)
     digest = cache_key(source.sha256, val.sha256 if val else "", *asked)
-    told = progress or (lambda what, share: None)
     config = replace(config, text_column="question,text") if shape == "span" else config
-    columns = n_columns(config)
+    told, columns = progress or (lambda what, share: None), n_columns(config)
     tokenizer = _tokenizer(config, sides[0][0], digest, task_specials or columns > 1, cache, told)
     classes = classes or _points(np.array(sides[0][1], dtype=np.float64))
     train, measured = (_labelled(*side, tokenizer, columns, classes, shape) for side in sides)

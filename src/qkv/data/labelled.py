@@ -154,8 +154,7 @@ def read_labelled(config: DataConfig, *, measured: bool = False, shape: str = "c
     if not kept:
         raise SourceError(f"{str(path)!r} holds no labelled text")
     _check_alike(paths, found)
-    kind, note = found[0]
-    labels = [row.label for row in kept]
+    (kind, note), labels = found[0], [row.label for row in kept]
     if shape == "set":
         labels, how = _sets(labels)
         note += how

@@ -80,14 +80,10 @@ class Answer(Tag):
     def baselines(self, data: Examples, sizes: Sizes, cache: Path | None) -> Yardsticks:
         """See `CountedSpans`; it has no loss."""
         train, val = cast(Answered, data.train), cast(Answered, data.val)
-        firsts, lasts = (np.flatnonzero(end).tolist() for end in train.ends.T)
-        runs = runs_of(train.owners)
-        counted = CountedSpans(
-            (train.words[a:b], i - a, j - a) for (a, b), i, j in zip(runs, firsts, lasts, strict=True)
-        )
-        runs = runs_of(val.owners)
-        found = [(a + i, a + j) for a, b in runs for i, j in [counted.answer(val.words[a:b])]]
-        f1, exact = (one.value for one in self._scored([(*pair, 1.0) for pair in found], val).values())
+        ends = zip(runs_of(train.owners), *map(np.flatnonzero, train.ends.T), strict=True)
+        counted = CountedSpans((train.words[a:b], i - a, j - a) for (a, b), i, j in ends)
+        found = [(a + i, a + j, 1.0) for a, b in runs_of(val.owners) for i, j in [counted.answer(val.words[a:b])]]
+        f1, exact = (one.value for one in self._scored(found, val).values())
         facts = {self.metric: {"counted": f1}, "exact_match": {"counted": exact}, "note": ""}
         return Yardsticks(summary={"counted": f1}, facts=facts)
 
