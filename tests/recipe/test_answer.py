@@ -88,3 +88,17 @@ def test_kill_and_resume_gives_the_same_bytes(sources_by_task: dict, killed_and_
     whole, killed = killed_and_resumed(str(sources_by_task["answer"]), *options)
     for name in ("model.safetensors", "best.safetensors"):
         assert (whole / name).read_bytes() == (killed / name).read_bytes()
+
+
+def test_it_goes_on_from_a_masked_run_without_rows_for_what_a_token_is_in(
+    sources_by_task: dict, tmp_path: Path
+) -> None:
+    small = {name: value for name, value in SMALL.items() if name != "batch_size"}
+    qkv.train(
+        sources_by_task["masked"], out=tmp_path / "m", task="masked", steps=2, set=small, report=False, watch="off"
+    )
+    run = qkv.train(
+        sources_by_task["answer"], out=tmp_path / "a", task="answer", from_run=tmp_path / "m", steps=2, report=False,
+        watch="off",
+    )  # fmt: skip
+    assert run.config.model.sizes.n_types == 0 and run.predict(["Who? [SEP] the dog"])

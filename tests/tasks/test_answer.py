@@ -177,6 +177,17 @@ def test_the_loss_is_two_cross_entropies_over_the_words_of_each_window(tmp_path:
     np.testing.assert_allclose(part.by_text(TASK._nats_of(said, part))[0].sum(), sum(expected), rtol=1e-5)
 
 
+def test_windows_compete_by_scores_that_count_from_their_question(tmp_path: Path) -> None:
+    data = load(tmp_path, some_rows(20, 50))
+    sizes, part = sizes_of(data, 24), data.val
+    model = Fixed(torch.from_numpy(generator("tests").normal(size=(sizes.d_vocab, 2))).float(), sizes)
+    table = model.table.detach().double().numpy()
+    means = np.stack([table[part.ids[a:b]].mean(0) for a, b in itertools.pairwise(part.edges)])
+    heads = np.flatnonzero(np.diff(part.owners, prepend=-1))[part.owners]
+    said = TASK._logits_of(model, part, np.arange(len(part)))
+    np.testing.assert_allclose(said, means - means[heads], atol=1e-5)
+
+
 # decoding and figures
 
 

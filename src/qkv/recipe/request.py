@@ -407,7 +407,7 @@ def _check_model(made: ModelConfig, chosen: ModelConfig, by_data: Mapping[str, i
             raise ConfigError(
                 f"d_vocab is {given} but the tokenizer has {needed} tokens; use --vocab to fit another vocabulary"
             )
-        if given != needed:
+        if given != needed and not (goes_on and name == "n_types"):
             raise ConfigError(f"{name} is {given} but the data have {needed}; leave it out")
 
 
