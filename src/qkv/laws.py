@@ -338,6 +338,13 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
     )
 
 
+def question_law(n_questions: int, budget: Budget, yardstick: float) -> Scale:
+    """The same for questions about texts: two blocks that see nearly all words, of which few are to be left out."""
+    own = replace(budget, batch_size=budget.batch_size or 32, teachers=0)
+    scale = labelled_law(n_questions, own, yardstick)
+    return replace(scale, n_layers=2, dropout=0.1)
+
+
 def labelled_options(body_layers: int) -> LabelledOptions:
     """How texts are changed that a model learns to label, from scratch (0) or over a body of so many layers.
 
@@ -370,6 +377,7 @@ SIZE_LAWS: Mapping[str, SizeLaw] = {
     "text": scale_law,
     "hidden text": hidden_law,
     "labelled texts": labelled_law,
+    "questions": question_law,
     "images": image_law,
     "pairs": pair_law,
 }

@@ -274,7 +274,8 @@ class Run:
 
     def spans(self, texts: Sequence[str]) -> list[list[JsonObject]] | None:
         """What a run of the task tag labels in each text, in order: words or entities, each {"start", "end", "text",
-        "label", "probability"} with places in characters; None of other tasks.
+        "label", "probability"} with places in characters; of the task answer the answer, with its place in the text
+        behind [SEP]; None of other tasks.
         """
         self._reads_text()
         return self.answering.spans(self.model, self.tokenizer, several("texts", texts))

@@ -116,7 +116,7 @@ def short(value: float) -> str:
 
 def metric_name(name: str) -> str:
     """A task's metric as people write it."""
-    known = {"bleu": "BLEU", "micro_f1": "micro F1", "entity_f1": "entity F1", "rmse": "RMSE"}
+    known = {"bleu": "BLEU", "micro_f1": "micro F1", "entity_f1": "entity F1", "answer_f1": "F1", "rmse": "RMSE"}
     return known.get(name, name.replace("_", " "))
 
 

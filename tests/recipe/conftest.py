@@ -1,6 +1,7 @@
 """What tests of whole trainings ask for: a small model of every kind, on data of our own making."""
 
 import gzip
+import json
 import signal
 import struct
 import subprocess
@@ -38,7 +39,11 @@ def sources_by_task(small_text: Path, small_pairs: tuple[Path, Path], tmp_path_f
         for kind, array in (("images-idx3", pixels), ("labels-idx1", labels)):
             head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
             (images / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes()))
-    texts = {"causal": small_text, "masked": small_text}
+    asked = [
+        {"question": f"What comes after {line.split()[0]}?", "text": line, "answer": line.split()[1]} for line in lines
+    ]
+    (folder / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked[:300]), encoding="utf-8")
+    texts = {"causal": small_text, "masked": small_text, "answer": folder / "asked.jsonl"}
     labels = {"classify": "labels.tsv", "multilabel": "sets.tsv", "regress": "numbers.txt", "tag": "words.conll"}
     texts |= {task: folder / name for task, name in labels.items()}
     return texts | {"image": images, "translate": ":".join(map(str, small_pairs))}

@@ -339,3 +339,8 @@ def test_entities_are_answered_in_brackets_with_their_places(names: Examples) ->
     assert (one["start"], one["end"], one["text"], one["label"]) == (0, 9, "Ada Byron", "PER") and 0.5 < one[
         "probability"
     ] <= 1
+
+
+def test_what_the_baselines_take_is_guessed_by_the_characters_that_are_counted(words: Examples) -> None:
+    seconds = find_task("tag").baselines_seconds(words, None)
+    assert seconds == pytest.approx(5.5e-6 * sum(map(len, words.train.texts)))

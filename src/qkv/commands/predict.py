@@ -12,6 +12,7 @@ Example:
   qkv predict runs/reviews-1 "not a good film" --scores 3 --json
   qkv predict runs/reviews-1 "not a good film" --at-least 0.8
   qkv predict runs/names-1 "Ada Lovelace met Charles Babbage." --json
+  qkv predict runs/facts-1 "Who met Babbage? [SEP] Ada Lovelace met Charles Babbage." --json
   qkv predict runs/qwen --chat "Who wrote Faust?"
 """
 

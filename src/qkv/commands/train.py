@@ -4,8 +4,9 @@ SOURCE is a text file (.gz or .zst too), a folder of texts, or a JSONL, CSV, TSV
 Without it the text is the manual topics and docstrings inside your own Python. In a folder, files or folders named
 train, valid (val, dev) and test are used as their names say, and the test is left alone. With --task classify,
 multilabel or regress SOURCE is a table with a label column, or lines of a label, a space and a text; with --task tag a
-CoNLL-U file, or JSONL whose rows list spans of their text; with --task image an IDX file of images, or a folder that
-holds a folder of images for each class; with --task translate two files of equally many lines, LEFT:RIGHT.
+CoNLL-U file, or JSONL whose rows list spans of their text; with --task answer a table with a question, a text and an
+answer from it; with --task image an IDX file of images, or a folder that holds a folder of images for each class; with
+--task translate two files of equally many lines, LEFT:RIGHT.
 Without a budget (--steps, --minutes, --until-loss) one is chosen from the data and this machine, at most 5 minutes.
 
 Example:
@@ -95,9 +96,9 @@ def _describe_model(parser: argparse.ArgumentParser) -> None:
         what,
         "--task NAME",
         "causal (predict the next token, the default), masked (fill [MASK]), classify (label texts), multilabel"
-        " (any number of labels), regress (numbers), tag (label words), image (classify images) or translate (SOURCE is"
-        " LEFT:RIGHT)",
-        usually("causal", "masked", "classify", "multilabel", "regress", "tag", "image", "translate"),
+        " (any number of labels), regress (numbers), tag (label words), answer (find the answer to a question in a"
+        " text), image (classify images) or translate (SOURCE is LEFT:RIGHT)",
+        usually("causal", "masked", "classify", "multilabel", "regress", "tag", "answer", "image", "translate"),
     )
     option(
         what,
@@ -122,7 +123,7 @@ def _describe_text(parser: argparse.ArgumentParser) -> None:
         text,
         "--tokenizer KIND",
         "char, byte, word, bpe (the default; masked: wordpiece, classify: word, multilabel: word, regress: word,"
-        " tag: word), wordpiece, unigram, or a file or folder",
+        " tag: word, answer: word), wordpiece, unigram, or a file or folder",
         usually("char", "byte", "word", "bpe", "wordpiece", "unigram"),
     )
     option(text, "--vocab N", "vocabulary size of a fitted tokenizer", whole(2))

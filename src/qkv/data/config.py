@@ -49,8 +49,8 @@ class LabelledOptions:
     """How labelled texts are changed, for training only. Raises ConfigError for a value out of range."""
 
     word_dropout: float = 0.3
-    """Share of a training text's tokens that are left out, others in every update; one always stays. With --task tag,
-    they are shown as the unknown token."""
+    """Share of a training text's tokens that are left out, others in every update; one always stays. With --task tag
+    and answer, they are shown as the unknown token."""
     disturbed: float = 0.2
     """Share of the training texts that get a class drawn evenly from all instead of their own."""
     linear: bool = True

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from qkv.data.baseline.linear import (
     BETWEEN,
     STRENGTH,
+    WORDS,
     Linear,
     Loss,
     balanced,
@@ -136,22 +138,71 @@ class LabelledWords(Labelled):
         _, owners = np.unique(self.owners, return_inverse=True)
         return np.bincount(owners, values), np.bincount(owners).astype(np.float64)
 
+    n_asked: ClassVar[int] = 0
+    """1 where the first word of a text is a question that is read with each piece."""
+
     def pieces(self, n_ctx: int) -> np.ndarray:
         """Each text, or of one that is longer than n_ctx tokens pieces of whole words: int64 [n_pieces, 2], the first
-        word and the end of each. A single longer word is a piece too.
+        word and the end of each. A single longer word is a piece too. Those behind a question overlap by half.
         """
         if n_ctx not in self._pieces:
-            found = []
+            found, edges = [], self.edges
             for first, end in runs_of(self.owners):
-                while self.edges[end] - self.edges[first] > n_ctx and end - first > 1:
-                    fits = int(np.searchsorted(self.edges, self.edges[first] + n_ctx, side="right")) - 1
-                    found.append((first, max(fits, first + 1)))
-                    first = found[-1][1]
+                room = n_ctx - min(int(edges[first + self.n_asked] - edges[first]), n_ctx // 2)
+                first += self.n_asked
+                while edges[end] - edges[first] > room and end - first > 1:
+                    fits, half = np.searchsorted(edges, edges[first] + [room, room // 2], side="right").tolist()
+                    found.append((first, max(fits - 1, first + 1)))
+                    first = max(half - 1, first + 1) if self.n_asked else found[-1][1]
                 found.append((first, end))
             self._pieces[n_ctx] = np.array(found, dtype=np.int64).reshape(-1, 2)
         return self._pieces[n_ctx]
 
+    def cut(self, pieces: np.ndarray, n_ctx: int) -> "Cut":
+        """The tokens of pieces, each cut at n_ctx, which only a single long word exceeds; questions are cut at half."""
+        heads, edges = np.searchsorted(self.owners, self.owners[pieces[:, 0]]), self.edges
+        starts = edges[np.stack([heads, pieces[:, 0]], axis=1)]
+        lengths = edges[np.stack([heads + self.n_asked, pieces[:, 1]], axis=1)] - starts
+        lengths[:, 0] = np.minimum(lengths[:, 0], n_ctx // 2)
+        lengths[:, 1] = np.minimum(lengths[:, 1], n_ctx - lengths[:, 0])
+        each = lengths.ravel()
+        at = np.arange(int(each.sum())) + np.repeat(starts.ravel() - np.cumsum(each) + each, each)
+        return self.ids.take(at).astype(np.int64), lengths.sum(axis=1), np.searchsorted(edges, at, side="right") - 1
+
     _pieces: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
+
+
+Cut = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Pieces one behind another: tokens int64 [n_tokens], tokens of each piece int64 [n], the word of each token."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answered(LabelledWords):
+    """One part of questions, each of which is the first word of its text; `classes` is 1 for the first word of the
+    answer and 2 for its last, or their sum.
+    """
+
+    n_asked: ClassVar[int] = 1
+    answers: list[list[str]]
+    """All right ones to each question."""
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Whether an answer begins, and ends, with each word: float32 [n, 2]."""
+        return (self.classes[:, None] & [1, 2] > 0).astype(np.float32)
+
+    @cached_property
+    def kinds(self) -> np.ndarray:
+        """2 for a word of a text that is in its question, in any case, 1 for others, 0 for questions: int64 [n]."""
+        asked = [{*WORDS.findall(text.partition(BETWEEN)[0].lower())} for text in self.texts]
+        found = [1 + (word.lower() in asked[of]) for of, word in zip(self.owners.tolist(), self.words, strict=True)]
+        return np.where(np.diff(self.owners, prepend=-1) > 0, 0, found)
+
+    def by_text(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(sum of values, how many questions) of each different text, of values of words or of questions."""
+        _, of = np.unique([text.partition(BETWEEN)[2] for text in self.texts], return_inverse=True)
+        each = of if len(values) == len(of) else of[self.owners]
+        return np.bincount(each, values), np.bincount(of).astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -245,6 +296,8 @@ class Examples(DataSet):
             what = f"with some of {len(self.classes)} labels ({some(self.classes, 6)})"
         elif self.shape == "value":
             what = f"with values from {self.classes[0]} to {self.classes[-1]}"
+        elif self.shape == "span":
+            what = "with a question each that a piece of the text answers"
         elif self.shape == "words":
             what = f"with one of {len(self.classes)} labels ({some(self.classes, 6)}) for each of their words"
         return (
@@ -275,8 +328,8 @@ def load_examples(
     classes = config.classes or _classes(source, shape)
     numbers = _strata(source, classes, shape)
     options = config.labels or LabelledOptions(linear=False)
-    holds = options.linear and not config.classes
-    sketches = sketch(source.texts, compare=val is None or holds)
+    holds = options.linear and not config.classes and shape != "span"
+    sketches = sketch(source.read, compare=val is None or holds)
     groups = _groups(source, sketches)
     held_out = None if val is not None else hold_out(numbers, groups, sketches.keys, MOST_VAL_TEXTS)
     if held_out is not None:
@@ -291,8 +344,8 @@ def load_examples(
     together = _renumbered(groups[mine])
     asked = (config.text_column, config.label_column, config.group_column, source.kind, source.note)
     digest = cache_key(source.sha256, val.sha256 if val else "", *asked)
-    told = progress or (lambda what, share: None)
-    columns = n_columns(config)
+    config = replace(config, text_column="question,text") if shape == "span" else config
+    told, columns = progress or (lambda what, share: None), n_columns(config)
     tokenizer = _tokenizer(config, sides[0][0], digest, task_specials or columns > 1, cache, told)
     classes = classes or _points(np.array(sides[0][1], dtype=np.float64))
     train, measured = (_labelled(*side, tokenizer, columns, classes, shape) for side in sides)
@@ -316,13 +369,15 @@ def load_examples(
 
 def _classes(source: LabelledTexts, shape: str) -> tuple[str, ...]:
     """The classes or labels of the texts, in order; none of values."""
-    if shape == "value":
-        return ()
+    if shape in ("value", "span"):
+        return ("start", "end") if shape == "span" else ()
     return class_order([name for names in _names(source, shape) for name in names])
 
 
 def _names(source: LabelledTexts, shape: str) -> list[list[str]]:
-    """The labels of each row."""
+    """The labels of each row, of a question whether its answer is found once."""
+    if shape == "span":
+        return [["answer found once" if label[0] == "1" else "first of several places"] for label in source.labels]
     return [labels_of(label) if shape in ("set", "words") else [label] for label in source.labels]
 
 
@@ -340,6 +395,8 @@ def _strata(source: LabelledTexts, classes: tuple[str, ...], shape: str, trained
 
     Raises SourceError for a label that is none of the classes, with its line.
     """
+    if shape == "span":
+        return np.zeros(len(source.labels), dtype=np.int64)
     if shape == "value":
         values = np.array(source.labels, dtype=np.float64)
         return np.searchsorted(np.unique(np.quantile(values, np.arange(1, 10) / 10)), values)
@@ -377,7 +434,7 @@ def _groups(source: LabelledTexts, sketches: Sketches) -> np.ndarray:
     groups = group_copies(sketches)
     if not len(sketches.bins):
         return groups
-    groups = phrase_groups(groups, source.texts)
+    groups = phrase_groups(groups, source.read)
     return joined_groups(groups, source.groups) if source.groups else groups
 
 
@@ -450,7 +507,7 @@ def _given(config: DataConfig, source: LabelledTexts, val: LabelledTexts, train:
     """What is said where all of one source is trained on and another one measured on; with a warning where texts of the
     second also stand in the first, letter for letter.
     """
-    n = int(np.isin(sketch(val.texts, compare=False).keys, train.keys).sum())
+    n = int(np.isin(sketch(val.read, compare=False).keys, train.keys).sum())
     name = f"{val.published.measured_name} of {val.name}" if val.published else val.name
     if source.published is None:
         said = repeated(n, len(val.texts), "texts")
@@ -575,8 +632,23 @@ def encoded(
     return np.insert(ids, np.cumsum(lengths)[empty], tokenizer.unknown_id or 0), np.maximum(lengths, 1)
 
 
+def answered_texts(
+    texts: list[str], spans: Sequence[Sequence[tuple[int, int]]], labels: list[str], tokenizer: Tokenizer
+) -> Answered:
+    """Texts behind questions as the tokens of their words; labels as in `labelled.LabelledTexts`, or none."""
+    firsts, rows = np.cumsum([0, *map(len, spans)]), [labels_of(label) for label in labels]
+    classes = np.zeros(firsts[-1], dtype=np.int64)
+    for at, bit in ((1, 1), (2, 2)):
+        classes[firsts[: len(rows)] + np.array([int(row[at]) for row in rows], dtype=np.int64)] += bit
+    return Answered(**vars(labelled_words(texts, spans, classes, tokenizer, 2)), answers=[row[3:] for row in rows])
+
+
 def labelled_words(
-    texts: list[str], spans: Sequence[Sequence[tuple[int, int]]], classes: np.ndarray | None, tokenizer: Tokenizer
+    texts: list[str],
+    spans: Sequence[Sequence[tuple[int, int]]],
+    classes: np.ndarray | None,
+    tokenizer: Tokenizer,
+    columns: int = 1,
 ) -> LabelledWords:
     """Texts as the tokens of their words, each cut by itself with what is before it; classes int64 [n_words]; None: all
     are 0.
@@ -586,7 +658,7 @@ def labelled_words(
         for text, words in zip(texts, spans, strict=True)
         for before, (_, end) in zip([0, *(end for _, end in words)], words, strict=False)
     ]
-    ids, lengths = encoded(tokenizer, pieces)
+    ids, lengths = encoded(tokenizer, pieces, columns)
     owners = np.repeat(np.arange(len(texts)), [len(words) for words in spans])
     by_text = np.bincount(owners, lengths, minlength=len(texts)).astype(np.int64)
     return LabelledWords(
@@ -613,6 +685,8 @@ def _labelled(
     if shape == "words":
         classes = np.array([known[name] for label in labels for name in labels_of(label)], dtype=np.int64)
         return labelled_words(texts, spans, classes, tokenizer)
+    if shape == "span":
+        return answered_texts(texts, spans, labels, tokenizer)
     ids, lengths = encoded(tokenizer, texts, columns)
     tokens = Tokens.of(ids, lengths, texts, tokenizer.d_vocab, tokenizer.unknown_id)
     if shape == "class":

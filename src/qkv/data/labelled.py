@@ -3,10 +3,10 @@
 A folder is read where its files make a published split (`train.tsv` beside `dev.tsv`): one part at a time.
 A row may hold several texts in columns of their own, which are read as one with [SEP] between them.
 Labels are words; numbers are read as words too ("0", "1"). Instead of one label (the shape `class`) a row may have a
-set of labels (`set`), a number (`value`), or a label for each word (`words`; see `sources.tagged`). What is wrong with
-a file is said when it is opened, in one sentence with the line: a label that is missing, an empty line in the middle, a
-column that is not there, a label that hardly any two rows share. Nothing here knows about tokens, splits or models. A
-labelled set is held in memory.
+set of labels (`set`), a number (`value`), a label for each word (`words`; see `sources.tagged`), or a question and a
+piece of the text that answers it (`span`). What is wrong with a file is said when it is opened, in one sentence with
+the line: a label that is missing, an empty line in the middle, a column that is not there, a label that hardly any two
+rows share. Nothing here knows about tokens, splits or models. A labelled set is held in memory.
 """
 
 import ast
@@ -14,6 +14,7 @@ import hashlib
 import math
 import re
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +37,7 @@ from qkv.data.sources.tables import (
     other_texts,
     table_format,
 )
-from qkv.data.sources.tagged import from_spans, is_conllu, is_tagged, read_tagged
+from qkv.data.sources.tagged import answers_in, from_spans, is_conllu, is_tagged, read_tagged, words_of
 from qkv.errors import SourceError, missing_file, nearest
 from qkv.tokenizers.encoding import whole_characters
 from qkv.words import listed, many
@@ -48,10 +49,11 @@ _OTHER_NAMES = {
     "set": "labels tags genres topics categories".split(),
     "value": "score rating value stars".split(),
     "words": "entities spans labels ents".split(),
+    "span": "answer answers".split(),
 }
 """Of other shapes, before these."""
 
-SHAPES = ("class", "set", "value", "words")
+SHAPES = ("class", "set", "value", "words", "span")
 """What a row may have."""
 _LABEL_IN_LIST = r"""(?:"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+'|-?\d{1,300}(?:\.\d{1,300})?)"""
 _LIST = re.compile(rf"\[\s*+(?:{_LABEL_IN_LIST}\s*+(?:,\s*+{_LABEL_IN_LIST}\s*+)*+,?\s*+)?\]", re.DOTALL)
@@ -83,7 +85,7 @@ class LabelledTexts:
     texts: list[str]
     """In the order of the file."""
     labels: list[str]
-    """Of each text, as written, without surrounding space; of a set and of words see `labels_of`."""
+    """Of each text, as written, without surrounding space; of a set, of words and of answers see `labels_of`."""
     groups: list[str]
     """Of each text what stands in its group column; empty without such a column."""
     lines: list[int]
@@ -106,6 +108,12 @@ class LabelledTexts:
     """First character and end of each word that has a label, text by text; empty ones for other shapes."""
     published: Published | None = None
     """The parts of its folder by their names, of which this is one."""
+    shape: str = "class"
+
+    @property
+    def read(self) -> list[str]:
+        """The texts, without questions about them."""
+        return [text.partition(BETWEEN)[2] for text in self.texts] if self.shape == "span" else self.texts
 
     def place(self, i: int) -> str:
         """File and line of text i, for messages."""
@@ -114,7 +122,7 @@ class LabelledTexts:
 
 
 def labels_of(label: str) -> list[str]:
-    """The labels of a set, or of each word."""
+    """The labels of a set, or of each word; of a question see `_question_row`."""
     return label.split(_APART) if label else []
 
 
@@ -146,12 +154,11 @@ def read_labelled(config: DataConfig, *, measured: bool = False, shape: str = "c
     if not kept:
         raise SourceError(f"{str(path)!r} holds no labelled text")
     _check_alike(paths, found)
-    kind, note = found[0]
-    labels = [row.label for row in kept]
+    (kind, note), labels = found[0], [row.label for row in kept]
     if shape == "set":
         labels, how = _sets(labels)
         note += how
-    names = [] if shape == "value" else [name for label in labels for name in label.split(_APART)]
+    names = [] if shape in ("value", "span") else [name for label in labels for name in label.split(_APART)]
     together = "\n".join(
         f"{file.relative_to(path)}\0{each.sha256}" for file, each in zip(paths, facts, strict=True) if parts
     )
@@ -176,6 +183,7 @@ def read_labelled(config: DataConfig, *, measured: bool = False, shape: str = "c
             filter(None, (note, f"{many(n_empty, 'row')} without text left out" * bool(n_empty), alike(names)))
         ),
         published=parts,
+        shape=shape,
     )
 
 
@@ -215,7 +223,11 @@ def _rows_of(path: Path, config: DataConfig, shape: str) -> tuple[Iterator[Row],
             Row(one.line, one.text, _together(one.labels), spans=one.spans)
             for one in read_tagged(path, config.label_column)
         ), "words", note, {}  # fmt: skip
+    if shape == "span" and not is_table(path):
+        raise SourceError(f"{str(path)!r} is no table; expected columns for question, text and answer, such as .jsonl")
     if is_table(path):
+        if shape == "span" and not config.text_column:
+            config = replace(config, text_column="question," + ("context" if "context" in columns_of(path) else "text"))
         if shape == "words" and plain_name(path).endswith((".csv", ".tsv", ".tab")):
             raise SourceError(
                 f"{str(path)!r} is a table of cells; labels of words are read from .jsonl with spans, from .conllu, or"
@@ -431,6 +443,9 @@ def _table_rows(path: Path, layout: TableFormat, label: str, group: str, shape: 
             if not isinstance(text, str):
                 raise SourceError(f"{place}: {name!r} is {type(text).__name__}; expected text")
         together = "" if not group or (given := row.get(group)) is None else whole_characters(str(given).strip())
+        if shape == "span":
+            yield _question_row(number, place, together, list(map(str, texts)), row.get(label))
+            continue
         text, spans = whole_characters(BETWEEN.join(map(str, texts))), []
         if shape == "words":
             spans, labels = from_spans(text, row.get(label), place)
@@ -438,6 +453,29 @@ def _table_rows(path: Path, layout: TableFormat, label: str, group: str, shape: 
         else:
             written = _label(row.get(label), label, place, shape)
         yield Row(number, text, written, together or f"\0{number}", spans)
+
+
+def _question_row(number: int, place: str, group: str, texts: list[str], value: object) -> Row:
+    """A question and its text, with the answers in the place of a label: how many places the first one has (1 or 2),
+    its first and last word, and all of them. Raises SourceError for another number of columns, and as `answers_in`.
+    """
+    if len(texts) != 2:
+        raise SourceError(f"--text-column names {many(len(texts), 'column')}; expected the question and the text")
+    question, text = whole_characters(texts[0].replace(BETWEEN, " ")).strip(), whole_characters(texts[1])
+    if not question or not text.strip():
+        return Row(number, "", "")
+    (several, found), words = answers_in(text, value, place), question_words(question, text)
+    start, end = (len(question + BETWEEN) + at for at in found[0])
+    first = bisect_right(words, start, 1, key=lambda word: word[1])
+    last = max(first, bisect_left(words, end, 1, key=lambda word: word[0]) - 1)
+    label = _APART.join([str(1 + several), str(first), str(last), *(text[a:b] for a, b in found)])
+    return Row(number, question + BETWEEN + text, label, group or f"\0{number}", words)
+
+
+def question_words(question: str, text: str) -> list[tuple[int, int]]:
+    """First character and end of a question with [SEP], and of each word of its text, where both are one text."""
+    first = len(question + BETWEEN)
+    return [(0, first), *((first + start, first + end) for start, end in words_of(text))]
 
 
 def _line_rows(path: Path, shape: str) -> Iterator[Row]:
@@ -472,6 +510,7 @@ def check_classes(found: LabelledTexts, shape: str = "class") -> None:
     """
     if shape == "set":
         _check_sets(found)
+    if shape in ("set", "span"):
         return
     labels = [name for label in found.labels for name in labels_of(label)] if shape == "words" else found.labels
     what = "words" if shape == "words" else "rows"

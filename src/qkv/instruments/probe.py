@@ -267,7 +267,7 @@ def _queries_keys(model: nn.Module, batch: Batch) -> Iterator[tuple[_Attention, 
             raise _Enough
 
     with contextlib.suppress(_Enough):
-        model.hidden(batch.inputs, mask=batch.mask, documents=batch.documents, see=see)
+        model.hidden(batch.inputs, mask=batch.mask, documents=batch.documents, see=see, types=batch.types)
     yield from found
 
 

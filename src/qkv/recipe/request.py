@@ -282,6 +282,7 @@ def _data_config(request: Request, task: Task, parent: "_Parent | None", train_b
 
     Raises ConfigError for an option that has no meaning for the task.
     """
+    n_layers = parent.model.sizes.n_layers if parent else 3 * (task.name == "answer")  # for questions as a deep body
     config = DataConfig(
         source=whole_source(request.source),
         tokenizer=_absolute(request.tokenizer or (parent.tokenizer if parent else task.tokenizer)),
@@ -291,7 +292,7 @@ def _data_config(request: Request, task: Task, parent: "_Parent | None", train_b
         text_column=request.text_column or "",
         label_column=request.label_column or "",
         group_column=request.group_column or "",
-        labels=labelled_options(parent.model.sizes.n_layers if parent else 0) if task.label_column else None,
+        labels=labelled_options(n_layers) if task.label_column else None,
         images=ImageOptions() if task.reads == "images" else None,
     )
     config = override(config, _settings_of(request, "data"))
@@ -398,7 +399,7 @@ def _check_model(made: ModelConfig, chosen: ModelConfig, by_data: Mapping[str, i
             raise ConfigError(
                 f"d_vocab is {given} but the tokenizer has {needed} tokens; use --vocab to fit another vocabulary"
             )
-        if given != needed:
+        if given != needed and not (goes_on and name == "n_types"):
             raise ConfigError(f"{name} is {given} but the data have {needed}; leave it out")
 
 

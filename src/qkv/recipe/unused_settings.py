@@ -89,6 +89,8 @@ UNUSED = (
            "--task {task}, whose texts are not cut into documents"),
     Unused(_table("data.labels", "disturbed class_weights"), lambda c: c.task in ("multilabel", "regress", "tag"),
            "--task {task}, whose texts have no single class"),
+    Unused(_table("data.labels", "disturbed class_weights linear"), lambda c: c.task == "answer",
+           "--task answer, whose texts have no classes"),
     Unused(("data.classes",), lambda c: c.data.classes and not c.model.classes,
            "--task {task}, which tells no classes"),
     Unused(("data.pixels",), lambda c: c.data.pixels and not _is_image(c), "--task {task}, which reads no images"),

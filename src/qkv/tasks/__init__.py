@@ -14,6 +14,7 @@ from qkv.tasks.classify import Classify
 from qkv.tasks.evaluation import evaluate, validation_loss
 from qkv.tasks.figures import Evaluation, Figure, Scores
 from qkv.tasks.image import Image
+from qkv.tasks.labels.answer import Answer
 from qkv.tasks.labels.multilabel import MultiLabel
 from qkv.tasks.labels.regress import Regress
 from qkv.tasks.labels.tag import Tag
@@ -35,6 +36,7 @@ from qkv.tasks.translate import Translate
 
 __all__ = [
     "TASKS",
+    "Answer",
     "Batch",
     "Causal",
     "Classify",
@@ -72,7 +74,7 @@ def _task(name: str, thing: object) -> Task:
     return cast(Task, made)
 
 
-_OWN = (Causal(), Masked(), Classify(), MultiLabel(), Regress(), Tag(), Image(), Translate())
+_OWN = (Causal(), Masked(), Classify(), MultiLabel(), Regress(), Tag(), Answer(), Image(), Translate())
 
 TASKS = Registry("tasks", {task.name: task for task in _OWN}, _task)
 """By name: those of qkv, and those that other packages add."""

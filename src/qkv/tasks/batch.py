@@ -53,6 +53,8 @@ class Batch(NamedTuple):
     """int64 [batch]: the name of each row in draws of dropout; None where row i is the i-th example asked for."""
     answers: Tensor | None = None
     """float32 [n_targets, n_classes]: probabilities that are learned in the place of targets; None: targets are."""
+    types: Tensor | None = None
+    """int64 [batch, pos]: the row of W_type that is added at each position; None: the first, where there is one."""
     source: Tensor | None = None
     """int64 [batch, source_pos]: of a translation, what its inputs and targets translate."""
     source_mask: Tensor | None = None

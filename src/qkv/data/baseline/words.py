@@ -76,12 +76,12 @@ def _features(word: str, place: int) -> tuple[int, ...]:
         for n in range(1, min(_AFFIX, len(lower)) + 1):
             parts |= {f"begins {lower[:n]}", f"ends {lower[-n:]}"}
     if abs(place) < _REACH:
-        parts |= {f"shape {_shape(word)}", f"end {lower[-3:]}"}
+        parts |= {f"shape {shape_of(word)}", f"end {lower[-3:]}"}
     even = [hash_of(f"{place} {name}") & ~1 for name in sorted(whole)]
     return (*even, *(hash_of(f"{place} {name}") | 1 for name in sorted(parts)))
 
 
-def _shape(word: str) -> str:
+def shape_of(word: str) -> str:
     """Its runs of capitals, other letters and digits as X, x and 9; other marks as they are."""
     for pattern, mark in _SHAPES:
         word = pattern.sub(mark, word)

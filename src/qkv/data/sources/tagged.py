@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 
 from qkv.data.sources.reading import plain_name, read_lines
@@ -142,6 +142,40 @@ def from_spans(text: str, value: object, place: str) -> tuple[list[tuple[int, in
                 raise SourceError(f"{place}: the span {start} to {end} {what} inside the word {word[:40]!r}")
         labels[first : last + 1] = [f"B-{label}"] + [f"I-{label}"] * (last - first)
     return words, labels
+
+
+def answers_in(text: str, value: object, place: str) -> tuple[bool, list[tuple[int, int]]]:
+    """(whether the first answer occurs elsewhere too, first character and end of each answer in the text), of an answer
+    as it stands there, {"text", "start"}, SQuAD's {"text": [..], "answer_start": [..]}, or a list of these.
+
+    Without its first character, the first place is meant where it is whole words, or else the first of all. Raises
+    SourceError that begins with `place` for another form, or an answer that is not there.
+    """
+    found, several = [], False
+    for answer, start in _written(value):
+        if not (isinstance(answer, str) and answer.strip() and (start is None or type(start) is int)):
+            like = '"Paris", {"text": "Paris", "start": 12} or {"text": ["Paris"], "answer_start": [12]}'
+            raise SourceError(f"{place} has the answer {str(answer)[:60]!r}; expected a piece of the text: {like}")
+        answer = whole_characters(answer)
+        if start is None:
+            places = [m.start() for m in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", text)]
+            start, several = (places or [text.find(answer)])[0], several or (not found and len(places) > 1)
+        if start < 0 or text[start : start + len(answer)] != answer:
+            raise SourceError(
+                f"{place}: the text does not have the answer {answer[:40]!r}" + f" at {start}" * (start > 0)
+            )
+        found.append((start, start + len(answer)))
+    return several, found
+
+
+def _written(value: object) -> list[tuple[object, object]]:
+    """The answers of a cell, each with its first character, None where that is not said."""
+    if isinstance(value, dict):
+        texts, starts = value.get("text"), value.get("answer_start", value.get("start"))
+        if not isinstance(texts, list):
+            return [(texts, starts)]
+        value = [{"text": t, "start": s} for t, s in zip_longest(texts, starts if isinstance(starts, list) else [])]
+    return [pair for one in value for pair in _written(one)] if isinstance(value, list) and value else [(value, None)]
 
 
 _LIKE = '[{"start": 0, "end": 5, "label": "PER"}] or [[0, 5, "PER"]]'

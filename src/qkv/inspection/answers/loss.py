@@ -19,12 +19,12 @@ seconds is nothing to read first."""
 NOTHING = "an empty output"
 """What a sample without a word is called."""
 
-CLOSE = {"accuracy": 3.0, "micro_f1": 3.0, "entity_f1": 3.0, "bleu": 1.0, "loss": 0.05}
+CLOSE = {"accuracy": 3.0, "micro_f1": 3.0, "entity_f1": 3.0, "answer_f1": 3.0, "bleu": 1.0, "loss": 0.05}
 """What a figure is about as good as differs by at most this: points of accuracy, F1 or BLEU, nats; an error in the unit
 of a column by a share of it, `_CLOSE_SHARE`."""
 
 _CLOSE_SHARE = 0.05
-_SHARES = ("accuracy", "micro_f1", "entity_f1")
+_SHARES = ("accuracy", "micro_f1", "entity_f1", "answer_f1")
 """Metrics that are shares, shown in percent."""
 
 Interval = tuple[float, float]

@@ -21,18 +21,19 @@ from typing import ClassVar, Self, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from qkv.data.baseline.classes import labelled_baselines
 from qkv.data.baseline.linear import Linear, log_softmax
 from qkv.data.baseline.words import Counted, OfWords
-from qkv.data.examples import Examples, Labelled, LabelledWords, labelled_words
+from qkv.data.examples import Cut, Examples, Labelled, LabelledWords, labelled_words
 from qkv.data.packing import pack_rows
 from qkv.data.sources.tagged import OUTSIDE, words_of
 from qkv.jsontypes import JsonObject
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.randomness import uniforms
-from qkv.tasks.batch import Batch
+from qkv.tasks.batch import Batch, Drop
 from qkv.tasks.classify import PREDICTED, Classify, batch_of, once_an_epoch, text_logits
 from qkv.tasks.combined import Combined
 from qkv.tasks.evaluation import bootstrap
@@ -101,35 +102,55 @@ class Tag(Classify):
         part, index = _words(corpus.train), np.asarray(examples, dtype=np.int64)
         pieces = part.pieces(sizes.n_ctx)
         chosen = pieces[once_an_epoch(np.flatnonzero(~corpus.held[pieces[:, 0]]), seed, index)]
-        ids, lengths, words = _cut(part, chosen, sizes.n_ctx)
+        ids, lengths, words = part.cut(chosen, sizes.n_ctx)
         unknown = corpus.tokenizer.unknown_id
         if self.word_dropout and unknown is not None:
             owners = np.repeat(np.arange(len(lengths)), lengths)
             places = np.arange(len(ids)) - (np.cumsum(lengths) - lengths)[owners]
             hidden = uniforms(index[owners] * (1 << 20) + places, seed, "word dropout", step) < self.word_dropout
             ids = np.where(hidden, unknown, ids)
-        return _batch(part, (ids, lengths, words), sizes.n_ctx)[0]
+        return self._batch(part, (ids, lengths, words), sizes)[0]
 
     def val_batches(self, corpus: Examples, sizes: Sizes, batch_size: int) -> Iterator[Batch]:
         """All pieces of the validation part in their order, nothing hidden."""
         part = _words(corpus.val)
         pieces = part.pieces(sizes.n_ctx)
         for first in range(0, len(pieces), batch_size):
-            yield _batch(part, _cut(part, pieces[first : first + batch_size], sizes.n_ctx), sizes.n_ctx)[0]
+            yield self._batch(part, part.cut(pieces[first : first + batch_size], sizes.n_ctx), sizes)[0]
+
+    def _batch(self, part: LabelledWords, cut: Cut, sizes: Sizes) -> tuple[Batch, np.ndarray]:
+        """Pieces in rows, and the number in the part of each word that is asked for."""
+        ids, lengths, words = cut
+        batch = batch_of(ids, lengths, lengths, sizes.n_ctx)
+        assert batch.mask is not None and batch.documents is not None
+        mask, owners = batch.mask.numpy(), batch.documents.numpy()
+        # a word that occurs twice in a batch, in pieces that follow each other, is two words
+        word = np.where(mask, pack_rows(words, lengths, mask.shape[1]).ids, -1)
+        changes = (word[:, 1:] != word[:, :-1]) | (owners[:, 1:] != owners[:, :-1])
+        begins, ends = (mask & np.pad(changes, ((0, 0), side), constant_values=True) for side in ((1, 0), (0, 1)))
+        positions = np.flatnonzero(ends)
+        numbers, at = word.ravel()[positions], torch.from_numpy(np.where(mask, np.cumsum(begins, axis=1) - 1, -1))
+        targets = torch.from_numpy(part.classes[numbers])
+        return batch._replace(targets=targets, positions=torch.from_numpy(positions), words=at), numbers
 
     def _logits_of(self, model: TextClassifier, part: Labelled, texts: np.ndarray) -> np.ndarray:
         """What attention says of some words of a part: float64 [n, n_classes]."""
-        words, device, n_ctx = _words(part), next(model.parameters()).device, model.sizes.n_ctx
+        words, device, sizes = _words(part), next(model.parameters()).device, model.sizes
         asked = np.zeros(len(part) + 1, dtype=np.int64)
         asked[texts + 1] = 1
-        pieces, before = words.pieces(n_ctx), np.cumsum(asked)
+        pieces, before = words.pieces(sizes.n_ctx), np.cumsum(asked)
         pieces = pieces[before[pieces[:, 1]] > before[pieces[:, 0]]]
-        found = np.zeros((len(part), len(model.config.classes)))
+        found, times = np.zeros((len(part), len(model.config.classes))), np.zeros((len(part), 1))
         for first in range(0, len(pieces), PREDICTED):
-            batch, numbers = _batch(words, _cut(words, pieces[first : first + PREDICTED], n_ctx), n_ctx)
+            batch, numbers = self._batch(words, words.cut(pieces[first : first + PREDICTED], sizes.n_ctx), sizes)
             with torch.no_grad():
-                found[numbers] = text_logits(model, batch.to(device), None).double().cpu().numpy()
-        return found[texts]
+                np.add.at(found, numbers, self._said_of(model, batch.to(device), None).double().cpu().numpy())
+            np.add.at(times, numbers, 1)
+        return found[texts] / times[texts]
+
+    def _said_of(self, model: TextClassifier, batch: Batch, drop: Drop | None) -> Tensor:
+        """Logits [n_words, n_classes]; of a word in several pieces the mean answers."""
+        return text_logits(model, batch, drop)
 
     # figures
 
@@ -249,34 +270,6 @@ class Entities(Tag):
 
     def _found(self, answers: np.ndarray, owners: np.ndarray, names: tuple[str, ...]) -> list[Entity]:
         return entities(answers, owners, names)
-
-
-_Cut = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Pieces one behind another: tokens int64 [n_tokens], tokens of each piece int64 [n], the word of each token."""
-
-
-def _cut(part: LabelledWords, pieces: np.ndarray, n_ctx: int) -> _Cut:
-    """The tokens of these pieces, each cut at n_ctx, which only a single long word exceeds."""
-    starts = part.edges[pieces[:, 0]]
-    lengths = np.minimum(part.edges[pieces[:, 1]] - starts, n_ctx)
-    at = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths) + np.repeat(starts, lengths)
-    return part.ids.take(at).astype(np.int64), lengths, np.searchsorted(part.edges, at, side="right") - 1
-
-
-def _batch(part: LabelledWords, cut: _Cut, n_ctx: int) -> tuple[Batch, np.ndarray]:
-    """Pieces in rows, and the number in the part of each word that is asked for."""
-    ids, lengths, words = cut
-    batch = batch_of(ids, lengths, lengths, n_ctx)
-    assert batch.mask is not None and batch.documents is not None
-    mask, owners = batch.mask.numpy(), batch.documents.numpy()
-    # a word that occurs twice in a batch, in pieces that follow each other, is two words
-    word = np.where(mask, pack_rows(words, lengths, mask.shape[1]).ids, -1)
-    changes = (word[:, 1:] != word[:, :-1]) | (owners[:, 1:] != owners[:, :-1])
-    begins, ends = (mask & np.pad(changes, ((0, 0), side), constant_values=True) for side in ((1, 0), (0, 1)))
-    positions = np.flatnonzero(ends)
-    numbers, at = word.ravel()[positions], torch.from_numpy(np.where(mask, np.cumsum(begins, axis=1) - 1, -1))
-    targets = torch.from_numpy(part.classes[numbers])
-    return batch._replace(targets=targets, positions=torch.from_numpy(positions), words=at), numbers
 
 
 def _words(part: Labelled) -> LabelledWords:
