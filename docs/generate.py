@@ -520,7 +520,9 @@ def _in_finding(study: str, arm: str | None, name: str) -> str:
     if study == "ladder":
         found = _ladder(name)
         assert found is not None, f"no ladder of {name} is kept"
-        return f"{trend_sentence(found)} {counting_sentence(found)} {predicted_sentence(found)}".rstrip()
+        said = f"{trend_sentence(found)} {counting_sentence(found)} {predicted_sentence(found)}".rstrip()
+        picture = f"![The effect against the number of weights, with its trend](answers/{name}-ladder.svg)"
+        return "\n".join([said, "", picture, "", *_ladder_table(found)])
     kept = _result(f"{study}-full")
     assert kept is not None, f"{study} has no kept result"
     if arm or name == "ngram":
@@ -660,7 +662,7 @@ def _over_sizes(name: str) -> list[str]:
     found = _ladder(name)
     if found is None:
         return []
-    table = [CELL_COLUMNS, ["---"] * len(CELL_COLUMNS), *(cell_cells(row, found) for row in found["cells"])]
+    published = re.sub(r"\b\d+\.\d\d\b", r"`\g<0>`", " ".join(published_sentences(found)))  # as they were printed
     return [
         "## Only at this size?",
         "",
@@ -668,13 +670,13 @@ def _over_sizes(name: str) -> list[str]:
         "",
         f"![The effect against the number of weights, with its trend]({name}-ladder.svg)",
         "",
-        f"The effect is the {found['of']}. {found['condition']} {' '.join(published_sentences(found))}".rstrip(),
+        f"The effect is the {found['of']}. {found['condition']} {published}".rstrip(),
         "",
         '<details markdown="1"><summary>Every size, rates and cost</summary>',
         "",
-        *("| " + " | ".join(cells) + " |" for cells in table),
+        *_ladder_table(found),
         "",
-        *(f"- {words}" for words in further_sentences(found)),
+        *(f"- {words}" for words in further_sentences({**found, "left_out": ""})),
         f"- {found['software']}; text sha256 `{found['source']['sha256'][:16]}`."
         f" [Its log](ladders/{name}.jsonl.bz2) has a row for every training.",
         f"- To repeat it: `qkv study {name} TEXT --ladder --minutes {found['minutes']['budget']:g}`.",
@@ -682,6 +684,12 @@ def _over_sizes(name: str) -> list[str]:
         "</details>",
         "",
     ]
+
+
+def _ladder_table(found: dict[str, Any]) -> list[str]:
+    """Every size of a ladder at every length, as a table."""
+    table = [CELL_COLUMNS, ["---"] * len(CELL_COLUMNS), *(cell_cells(row, found) for row in found["cells"])]
+    return ["| " + " | ".join(cells) + " |" for cells in table]
 
 
 def _ladder(name: str) -> dict[str, Any] | None:

@@ -84,6 +84,9 @@ def write_files(folder, text):
         (folder / f"en_ewt-{name}.conllu").write_text(told.lstrip() + "\n")
     named = ({"text": f"Ada {line}", "entities": [[0, 3, "PER"]]} for line in lines)
     (folder / "names.jsonl").write_text("\n".join(map(json.dumps, named)))
+    facts = [{"question": "Who was there?", "text": f"Ada {line}", "answer": "Ada"} for line in lines if line]
+    for name, some in (("facts", facts[:150]), ("more-facts", facts[150:])):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, some)))
     draws = np.random.default_rng(0)
     (folder / "fashion-mnist").mkdir()
     for part, n in (("train", 60), ("t10k", 20)):

@@ -74,6 +74,12 @@ def test_where_no_line_reaches_nothing_is_said(made, weights):
     assert answer(made, weights, 20 * weights) is None
 
 
+def test_a_line_without_a_verdict_is_not_continued(made):
+    beside(made, a_ladder() | {"verdict": "cannot tell"})
+    assert answer(made, 2_000_000, 40_000_000) is None
+    assert "Verdict over these sizes: cannot tell." in answer(made, 500_000, 10_000_000).null
+
+
 @pytest.mark.parametrize("broken", ["", "[]", "{}", '{"lines": [], "study": "x"}', '{"lines": [{}], "study": "x"}'])
 def test_a_ladder_that_is_not_whole_is_passed_over(made, broken):
     beside(made, broken, "ladder-a-x-1")

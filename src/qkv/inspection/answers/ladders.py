@@ -61,16 +61,16 @@ def _kept() -> JsonObject:
 
 
 def _place(found: JsonMapping, weights: int, tokens: int) -> tuple[str, dict[str, float | None], str] | None:
-    """What the line with the nearest number of tokens per weight says of a size; None where it does not reach it.
+    """What the line with the nearest number of tokens per weight says of a size: in words, in numbers, of which models.
 
-    In words, in numbers, and of which models.
+    None where it does not reach that size, or would have to be continued although its ladder shows no trend.
     """
     line = min(found["lines"], key=lambda one: abs(math.log(one["tokens_per_weight"] * weights / tokens)))
     sizes, at = np.log10([point["weights"] for point in line["curve"]]), math.log10(weights)
-    if not sizes[0] <= at <= sizes[-1]:
+    unit, beyond = found["effect_unit"], at - math.log10(found["last"]["weights"])
+    if not sizes[0] <= at <= sizes[-1] or (beyond > 0 and found["verdict"] == "cannot tell"):
         return None
     figures = [float(np.interp(at, sizes, [point[end] for point in line["curve"]])) for end in _ENDS]
-    unit, beyond = found["effect_unit"], at - math.log10(found["last"]["weights"])
     value, low, high = map(percent if unit.startswith("of ") else signed, figures)
     words = f"the {found['of']} is expected to be {value} {unit} (95% interval {low} to {high})"
     if beyond > 0:
