@@ -148,3 +148,13 @@ def test_a_mistake_is_one_sentence_with_exit_status_2_and_trains_nothing(
     out, err = capsys.readouterr()
     assert status == 2 and said in re.sub(r"\s+", " ", err) and out == "" and "Traceback" not in err
     assert not (tmp_path / "runs").exists()
+
+
+def test_without_a_trend_no_line_goes_beyond_the_sizes(found):
+    far = found["far"] or {"weights": 124e6, "decades": 3.0, "value": 0.1, "low": 0.0, "high": 0.2}
+    told = {verdict: found | {"verdict": verdict, "far": far} for verdict in ("grows", "cannot tell")}
+    lines = {verdict: ladder_svg(one).count('beyond"') for verdict, one in told.items()}
+    assert lines["grows"] >= len(LENGTHS) and lines["cannot tell"] == 0
+    said = {verdict: " ".join(further_sentences(one)) for verdict, one in told.items()}
+    assert "Extrapolated" in said["grows"] and "Extrapolated" not in said["cannot tell"]
+    assert "no line is continued beyond them" in said["cannot tell"]

@@ -8,7 +8,7 @@ from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.counting import baselines_of
 from qkv.studies.ladder.plan import Cell, name_of
 from qkv.studies.ladder.rungs import Climb
-from qkv.studies.ladder.trend import Figure, Trend
+from qkv.studies.ladder.trend import NO_TREND, Figure, Trend
 from qkv.studies.question import Question
 from qkv.studies.verdict.sentences import two_digits
 from qkv.studies.verdict.statistics import interval
@@ -75,7 +75,7 @@ def _trend(trend: Trend | None, lines: Sequence[float]) -> JsonObject:
     """The trend in figures; all None where fewer than three sizes are complete."""
     if trend is None:
         names = ("effect", "low", "high", "p", "first", "last", "crossing", "far", "lack_of_fit")
-        return {"verdict": "cannot tell", "lines": [], **dict.fromkeys(names)}
+        return {"verdict": NO_TREND, "lines": [], **dict.fromkeys(names)}
     slope, (first, last) = trend.slope(), (10**end for end in trend.ends)
     line = _USUAL if _USUAL in lines else lines[-1]
     far, sizes = trend.predicted(FAR, line).to_json(), np.geomspace(first, FAR, _POINTS).round().tolist()
@@ -132,7 +132,7 @@ _SAID = {
     "grows": "The effect grows with the size of the model",
     "reverses": "The effect reverses as models grow",
     "does not depend on size": "The effect does not depend on the size of the model",
-    "cannot tell": "Inconclusive: these sizes do not show whether the effect depends on the size of the model",
+    NO_TREND: "Inconclusive: these sizes do not show whether the effect depends on the size of the model",
 }
 
 
@@ -195,7 +195,9 @@ def further_sentences(found: JsonMapping) -> list[str]:
     """What else a reader should know: other sizes, the margin, rates, repeats, cost, what is missing."""
     unit, rates, cost = found["effect_unit"], found["rates"], found["minutes"]
     said = []
-    if far := found["far"]:
+    if (far := found["far"]) and found["verdict"] == NO_TREND:
+        said.append("Since these sizes show no trend, no line is continued beyond them.")
+    elif far:
         said.append(
             f"Extrapolated {far['decades']:.1f} decades beyond the largest size, the line gives"
             f" {two_digits(far['value'], unit)} {unit_words(unit)} at {far['weights'] / 1e6:.0f} million weights (95%"

@@ -22,7 +22,8 @@ import numpy as np
 
 from qkv.studies.verdict.statistics import scipy
 
-VERDICTS = ("shrinks", "grows", "reverses", "does not depend on size", "cannot tell")
+NO_TREND = "cannot tell"
+VERDICTS = ("shrinks", "grows", "reverses", "does not depend on size", NO_TREND)
 _OFF, _COUNTS_AS = 1 / 3, 1
 _FARTHEST = 4.0
 """Decades beyond the sizes of a ladder in which the margin's crossing is looked for."""
@@ -131,7 +132,7 @@ class Trend:
         wide, narrow = self.slope(), self.slope(0.90)
         inside = max(-narrow.low, narrow.high) * span < self.margin
         if wide.low <= 0 <= wide.high:
-            return "does not depend on size" if inside else "cannot tell"
+            return "does not depend on size" if inside else NO_TREND
         if max(-wide.low, wide.high) * span < self.margin:
             return "does not depend on size"
         first, last = (self.at(10**end) for end in self.ends)
@@ -139,5 +140,5 @@ class Trend:
         if all(differ) and first.value * last.value < 0:
             return "reverses"
         if not any(differ):
-            return "cannot tell"
+            return NO_TREND
         return "shrinks" if abs(last.value) < abs(first.value) else "grows"

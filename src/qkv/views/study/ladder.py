@@ -20,6 +20,7 @@ from qkv.studies.ladder.result import (
     published_sentences,
     trend_sentence,
 )
+from qkv.studies.ladder.trend import NO_TREND
 from qkv.studies.verdict.sentences import two_digits
 from qkv.studies.verdict.wording import unit_words
 from qkv.views.report.bundle import static_text
@@ -110,12 +111,13 @@ def _line(found: JsonMapping, length: float, i: int, x: Place, y: Place) -> Iter
         return
     places = [(x(found["first"]["weights"]), row["first"]), (x(found["last"]["weights"]), row["last"])]
     far = (x(found["far"]["weights"]), row["far"])
-    for (x1, one), (x2, other), beyond in ((*places, ""), (places[1], far, " beyond")):
+    known = found["verdict"] != NO_TREND  # else nothing is drawn beyond the sizes
+    for (x1, one), (x2, other), beyond in [(*places, ""), (places[1], far, " beyond")][: 1 + known]:
         yield (
             f'<line class="line l{i}{beyond}" stroke-dasharray="{_DASHES[i % 3]}" x1="{x1:.1f}" x2="{x2:.1f}"'
             f' y1="{y(one["value"]):.1f}" y2="{y(other["value"]):.1f}"/>'
         )
-    shown = y(row["far"]["low"]) > _TOP and y(row["far"]["high"]) < _HEIGHT - _BOTTOM
+    shown = known and y(row["far"]["low"]) > _TOP and y(row["far"]["high"]) < _HEIGHT - _BOTTOM
     if shown and length == found["far"]["tokens_per_weight"]:
         words = f"extrapolated to {found['far']['weights'] / 1e6:.0f} million weights"
         ends = f'y1="{y(row["far"]["low"]):.1f}" y2="{y(row["far"]["high"]):.1f}"'
