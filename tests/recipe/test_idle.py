@@ -44,6 +44,9 @@ def sources(tmp_path_factory) -> dict[str, str]:
     found = {"causal": text, "masked": text, "classify": table, "image": images, "translate": f"{left}:{right}"}
     found["regress"], found["tag"] = numbers, place / "f.conll"
     found["tag"].write_text("".join(f"the A\ncat{i} B\n\n" for i in range(60)), encoding="utf-8")
+    found["answer"] = place / "g.jsonl"
+    row = '{{"question": "Who is {0}?", "text": "Ada {0} laughs.", "answer": "Ada"}}\n'
+    found["answer"].write_text("".join(row.format(i) for i in range(60)), encoding="utf-8")
     return {task: str(path) for task, path in found.items()}
 
 
@@ -51,7 +54,7 @@ def asked(sources, task: str = "causal", **given) -> Request:
     """A request of a small model on that task's source."""
     sizes = SMALL | ({} if task == "image" else {"n_ctx": 8})
     budget = {} if "minutes" in given or "until_loss" in given else {"steps": 2}
-    kind = "word" if task in ("classify", "regress", "translate") else "char"
+    kind = "word" if task in ("classify", "regress", "answer", "translate") else "char"
     usual = {"tokenizer": None if task == "image" else kind, "precision": "fp32"}
     more = {"set": sizes | given.pop("set", {}), "threads": 1}
     return Request(source=sources[task], task=task, **budget, **(usual | more | given))
@@ -59,6 +62,8 @@ def asked(sources, task: str = "causal", **given) -> Request:
 
 CASES = (  # what was asked for, the setting that changes nothing, what is said of it
     ({"task": "regress"}, "data.labels.disturbed=0.1", "--task regress, whose texts have no single class"),
+    ({"task": "answer"}, "class_weights=balanced", "--task answer, whose texts have no classes"),
+    ({"task": "answer"}, "data.labels.linear=true", "--task answer, whose texts have no classes"),
     ({"task": "tag"}, "class_weights=balanced", "--task tag, whose texts have no single class"),
     ({"preset": "textbook"}, "muon_lr=0.02", "has no effect with optimizer.kind=adamw; leave it out, or add --set opt"),
     ({"set": {"optimizer.kind": "sgd"}}, "training.optimizer.muon_lr=1", "has no effect with optimizer.kind=sgd;"),

@@ -37,9 +37,10 @@ def result_of(question: Question, climb: Climb, plan: JsonMapping, spent: float)
     top = next(row for row in reversed(cells) if row["size"] == name_of(climb.largest))
     lines = list(dict.fromkeys(cell.per_weight for cell in climb.cells if climb.values(cell)))
     found: JsonObject = {
-        "format": FORMAT, "ladder": True, "study": question.name, "asks": question.asks, "of": contrast.what,
-        "unit": f"{contrast.unit} per tenfold weights", "effect_unit": contrast.unit, "margin": contrast.margin,
-        "seeds": design.replicates, "run": str(climb.folder.path), "cells": cells,
+        "format": FORMAT, "ladder": True, "study": question.name, "asks": question.asks,
+        "of": question.label(contrast.name, contrast.what), "unit": f"{contrast.unit} per tenfold weights",
+        "effect_unit": contrast.unit, "margin": contrast.margin, "seeds": design.replicates, "cells": cells,
+        "run": str(climb.folder.path),
         "baseline": {"ngram": baseline["nats"], "trained": top["loss"]}, "counted": baseline["what"],
         "source": {"name": design.source_name, "sha256": design.source_sha256}, "software": design.software,
         "recipe": sorted({arm.optimizer for arm in design.arms}), "expected": None, "otherwise": [],

@@ -184,7 +184,7 @@ def ladder_page(found: JsonMapping) -> str:
             f'<div class="wide-picture">{ladder_svg(found)}</div>',
             f'<div class="narrow-picture">{ladder_svg(found, 340)}</div>',
             paragraph(predicted_sentence(found)),
-            paragraph(f"The effect is {found['of']}. {found['condition']}"),
+            paragraph(f"The effect is the {found['of']}. {found['condition']}"),
             f'<h2>Every size</h2><div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>',
             f"<tbody>{rows}</tbody></table></div>",
             "<h2>Other sizes, rates and cost</h2>", *map(paragraph, further_sentences(found)),
