@@ -107,7 +107,7 @@ MEASURES = (
 )
 ''',
     )
-    copy.line("instruments/registry.py", r'^    "attention",\n', '    "logarithm",\n')
+    copy.line("instruments/registry.py", r'"rows", "attention"(?=\)$)', ', "logarithm"')
     assert_said("a measure", copy)
     (copy.folder / "text.txt").write_text("the cat sat on the mat and a dog ran by. " * 60)
     said = copy.python(
@@ -191,8 +191,8 @@ class Echo(Causal):
 
 def test_a_family_of_checkpoints_is_one_entry(copy):
     entry = 'TOY = Family(**{**vars(GPT2), "name": "toy", "title": "Toy"})\n\n'
-    copy.line("interop/families.py", r"\n(?=^FAMILIES: )", entry)
-    copy.line("interop/families.py", r"^ {12}GPT2,\n", "            TOY,\n")
+    copy.line("interop/families.py", r"\n(?=^_OURS = )", entry)
+    copy.line("interop/families.py", r"^_OURS = \(GPT2, ", "TOY, ")
     assert_said("a family of checkpoints", copy)
     model = copy.folder / "model"
     model.mkdir()
