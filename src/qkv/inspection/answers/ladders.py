@@ -39,7 +39,7 @@ def ladders(evidence: Evidence) -> Answer | None:
         more=tuple(f"At {size} weights, {words}." for words, _, _ in found[1:]),
         numbers={name: value for _, numbers, _ in found for name, value in numbers.items()},
         null=" ".join(condition for _, _, condition in found),
-        weight=0.25,
+        weight=0.1,
     )
 
 
