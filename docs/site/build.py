@@ -23,7 +23,7 @@ from qkv.views.learn.page import page as learn_page
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent
-NOT_ON_THE_SITE = ("*.py", "*.pyc", "pictures.json", "site", "src", "results", "__pycache__")
+NOT_ON_THE_SITE = ("*.py", "*.pyc", "*.template", "pictures.json", "site", "src", "results", "__pycache__")
 """Names in docs/ that no page shows or links to."""
 MODULES = {
     "qkv": "The front: train, load, watch, study.",
