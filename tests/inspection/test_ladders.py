@@ -80,7 +80,18 @@ def test_a_line_without_a_verdict_is_not_continued(made):
     assert "Verdict over these sizes: cannot tell." in answer(made, 500_000, 10_000_000).null
 
 
-@pytest.mark.parametrize("broken", ["", "[]", "{}", '{"lines": [], "study": "x"}', '{"lines": [{}], "study": "x"}'])
+ODD = [
+    {"lines": [{"tokens_per_weight": 5.0, "curve": [{"weights": 1e4}, {"weights": 1e8}]}]},
+    {"lines": [{"tokens_per_weight": 0, "curve": [{"weights": 1e4}]}]}, {"lines": [{"tokens_per_weight": 5.0}]},
+    {"effect_unit": None}, {"last": None}, {"lines": [1]}, {"study": []},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [json.dumps(a_ladder() | odd) for odd in ODD]
+    + ["", "[]", "{}", '{"lines": [], "study": "x"}', '{"lines": [{}], "study": "x"}'],
+)
 def test_a_ladder_that_is_not_whole_is_passed_over(made, broken):
     beside(made, broken, "ladder-a-x-1")
     assert answer(made, 100_000, 500_000) is None

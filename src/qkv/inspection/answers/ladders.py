@@ -20,6 +20,8 @@ from qkv.words import in_words, number, percent, signed
 KEPT = Path(__file__).with_name("kept_ladders.json")
 """Ladders by question, each the part of its `ladder.json` that is read here."""
 _ENDS = ("value", "low", "high")
+_Place = tuple[str, dict[str, float | None], str]
+"""What a line says of a size: in words, in numbers, and of which models."""
 
 
 def ladders(evidence: Evidence) -> Answer | None:
@@ -28,7 +30,7 @@ def ladders(evidence: Evidence) -> Answer | None:
     weights, tokens = summary.get("parameters") or 0, summary.get("tokens") or 0
     if evidence.run.task.name != "causal" or not weights or not tokens:
         return None
-    found = [place for one in _ladders(evidence.folder.path.parent) if (place := _place(one, weights, tokens))]
+    found = list(_places(evidence.folder.path.parent, weights, tokens))
     if not found:
         return None
     (first, _, _), size = found[0], in_words(weights)
@@ -43,16 +45,17 @@ def ladders(evidence: Evidence) -> Answer | None:
     )
 
 
-def _ladders(folder: Path) -> Iterator[JsonMapping]:
-    """Finished ladders beside the run, then those that qkv keeps of other questions."""
+def _places(folder: Path, weights: int, tokens: int) -> Iterator[_Place]:
+    """On finished ladders beside the run, then on those that qkv keeps of other questions; broken ones are left out."""
     asked: set[str] = set()
     for path in sorted(folder.glob("ladder-*/ladder.json")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, ZeroDivisionError):
             found: JsonObject = json.loads(path.read_text(encoding="utf-8"))
-            if found["lines"] and found["lines"][0]["curve"]:
-                asked.add(found["study"])
-                yield found
-    yield from (found for study, found in _kept().items() if study not in asked)
+            place, study = _place(found, weights, tokens), found["study"]
+            asked.add(study)
+            if place:
+                yield place
+    yield from filter(None, (_place(one, weights, tokens) for study, one in _kept().items() if study not in asked))
 
 
 @cache
@@ -60,8 +63,8 @@ def _kept() -> JsonObject:
     return json.loads(KEPT.read_text(encoding="utf-8"))
 
 
-def _place(found: JsonMapping, weights: int, tokens: int) -> tuple[str, dict[str, float | None], str] | None:
-    """What the line with the nearest number of tokens per weight says of a size: in words, in numbers, of which models.
+def _place(found: JsonMapping, weights: int, tokens: int) -> _Place | None:
+    """What the line with the nearest number of tokens per weight says of a size.
 
     None where it does not reach that size, or would have to be continued although its ladder shows no trend.
     """

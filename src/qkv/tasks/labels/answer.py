@@ -1,10 +1,11 @@
 """Answering a question by a piece of a text: a score for each word as the first and as the last one of the answer.
 
-Question, [SEP] and text are read together (Devlin et al. 2018, section 4.2). Either score is a softmax over the words
-of a text, of which the question is one: the answer of a window that does not hold it all. Loss is in nats per question,
-of both ends. A row of W_type says whether a token is in the question, in the text, or in a word of the text that the
-question has too (Chen et al. 2017, arXiv 1704.00051): embeddings of rare words do not tell which are equal. A text that
-is too long is read in windows that overlap by half; scores count from that of the question, so that all compete.
+Question, [SEP] and text are read together (Devlin et al. 2018, section 4.2). Each score is a softmax over the words of
+a window, where the question counts as one word: the target if the window does not hold the whole answer. The loss is in
+nats per question, over both ends. A row of W_type says whether a token is in the question, in the text, or in a word of
+the text that also occurs in the question (Chen et al. 2017, arXiv 1704.00051): embeddings of rare words do not show
+which words are equal. A text that is too long is read in windows that overlap by half. Scores are relative to that of
+the question, so that all windows compete.
 
 The answer is the likeliest piece of at most 30 words, by both of its ends. Figures are the F1 of its words and exact
 match, as SQuAD counts them (Rajpurkar et al. 2016, arXiv 1606.05250), with intervals over texts.
