@@ -1,6 +1,7 @@
 """Sections of a page from telemetry: what is drawn is read, and a long run is not read whole for it."""
 
 import itertools
+import json
 import sqlite3
 import tracemalloc
 
@@ -99,3 +100,18 @@ def test_bits_per_byte_of_every_loss_charge_what_the_tokenizer_loses(tmp_path):
     assert lines.keys() >= {"uniform", "unigram", "bigram", "ngram"}
     for line in lines.values():
         assert line.bits_per_byte == pytest.approx(in_bits(line.nats)) == pytest.approx(corpus.bits_per_byte(line.nats))
+
+
+@pytest.mark.parametrize("task", ["answer", "regress"])
+def test_where_a_model_chooses_among_no_fixed_number_there_is_no_uniform_guessing(task, tmp_path):
+    rows = [{"question": f"Who {i}?", "text": f"Ada {i} ran.", "answer": "Ada"} for i in range(60)]
+    rows = [{"text": f"one of {i}", "label": i / 4} for i in range(60)] if task == "regress" else rows
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    small = {"d_model": 8, "n_layers": 1, "batch_size": 4, "n_ctx": 32}
+    run = qkv.train(tmp_path / "rows.jsonl", task=task, steps=2, out=tmp_path / "run", report=False, set=small)
+    with Sections(run.path) as sections:
+        loss, answers, facts = sections.loss(), sections.answers(), sections.run()
+    assert loss is not None and "uniform" not in {line.name for line in loss.baselines}
+    assert not any("(0 nats)" in str(one) for one in answers)
+    if task == "answer":
+        assert "to predict the answer, a piece of text." in facts.verdict

@@ -121,7 +121,7 @@ class Presentation(Protocol[ReadT, ModelT]):
     picks: ClassVar[bool] = True
     """Whether its classes exclude each other: one of them is the answer, with a probability."""
     guessed: ClassVar[int] = 0
-    """How many answers uniform guessing is among; 0: all classes or tokens."""
+    """How many answers uniform guessing is among; 0: all classes or tokens; 1: no fixed number."""
     exported: ClassVar[bool] = True
     """Whether other programs have a model that answers so."""
     marks: ClassVar[bool] = False

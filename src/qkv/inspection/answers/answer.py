@@ -50,10 +50,11 @@ class Evidence:
 
     @property
     def n_answers(self) -> int:
-        """How many answers the model chooses among: classes, or tokens; 0 where it is not known."""
+        """How many answers the model chooses among: classes, or tokens; 0 where it is not known or no fixed number."""
         classes = self.run.settings.get("model", {}).get("classes") or ()
         tokenizer = self.run.tokenizer
-        return self.run.task.guessed or len(classes) or (tokenizer.d_vocab if tokenizer is not None else 0)
+        n = self.run.task.guessed or len(classes) or (tokenizer.d_vocab if tokenizer is not None else 0)
+        return n if n > 1 else 0
 
     @property
     def unit(self) -> str:

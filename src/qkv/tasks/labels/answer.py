@@ -63,7 +63,7 @@ class Answer(Tag):
     metric: ClassVar[str] = "answer_f1"
     target: ClassVar[str] = "question"
     examples: ClassVar[str] = "questions"
-    asked: ClassVar[str] = "the answer in the text"
+    asked: ClassVar[str] = "the answer, a piece"
     prompt: ClassVar[str] = "a question [SEP] a text"
     guessed: ClassVar[int] = 1
     unscored: ClassVar[str] = "; --json gives the probability of the answer"

@@ -37,6 +37,7 @@ class Regress(Classify):
     metric: ClassVar[str] = "rmse"
     higher_is_better: ClassVar[bool] = False
     asked: ClassVar[str] = "the number"
+    guessed: ClassVar[int] = 1
     picks: ClassVar[bool] = False
     exported: ClassVar[bool] = False
     unscored: ClassVar[str] = ", whose outputs are numbers; leave it out"

@@ -61,7 +61,8 @@ def baselines(
 ) -> tuple[Baseline, ...]:
     """The lines a loss is read against, highest first, in nats per target and where possible in bits per byte.
 
-    `n_answers` is how many the model chooses among; `labels` names baselines of the task beside those of texts.
+    `n_answers` is how many the model chooses among, 1 where that is no fixed number; `labels` names baselines of the
+    task beside those of texts.
     """
     found, labels = found or {}, labels or {}
     bits, order = found.get("bits_per_byte") or {}, found.get("ngram_order")
@@ -73,7 +74,7 @@ def baselines(
     meanings = _MEANINGS | ({"ngram": labels["ngram"].format(order=order)} if order and "ngram" in labels else {})
     values = {name: _finite(found.get(name)) for name in [*_MEANINGS, *said]}
     rows = [(name, value, _finite(bits.get(name))) for name, value in values.items() if value is not None]
-    if n_answers:
+    if n_answers and n_answers > 1:
         nats, in_bits = math.log(n_answers), _in_bits((n, b) for name, n, b in rows if name != "xz")
         rows.append(("uniform", nats, in_bits and nats * in_bits[0] + in_bits[1]))
     return tuple(
