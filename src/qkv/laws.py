@@ -274,8 +274,13 @@ def pair_law(n_pairs: int, budget: Budget, yardstick: float) -> Scale:
     """Sizes and batch for `n_pairs` sentence pairs; an example is a bucket of 512 tokens a side.
 
     Buckets of an update are computed one after another, each as tight as its lengths allow. Dropout is what few pairs
-    need: they are seen ten times and more.
+    need: they are seen ten times and more. The shorter the time, the smaller the model: a large one would make few
+    updates beside its validations and translations (benchmarks/2026-11-30-a-minute.md).
     """
+    if 0 < 60 * budget.minutes < BRIEF_SECONDS:
+        return Scale(d_model=64, n_layers=2, n_ctx=64, batch_size=4, accumulate=4)
+    if 0 < 60 * budget.minutes < 2 * BRIEF_SECONDS and n_pairs >= 5_000:
+        return Scale(d_model=128, n_layers=2, n_ctx=64, batch_size=4, accumulate=4, dropout=0.1)
     if n_pairs < 5_000:
         return Scale(d_model=128, n_layers=2, n_ctx=64, batch_size=2, accumulate=2, dropout=0.1)
     return Scale(d_model=256, n_layers=3, n_ctx=64, batch_size=4, accumulate=4, dropout=0.2)

@@ -193,6 +193,18 @@ def test_a_resumed_run_has_the_minutes_that_are_left(
     assert given["deadline_seconds"] == pytest.approx(left, abs=0.1) and not given["scores_start"]
 
 
+@pytest.mark.parametrize(("minutes", "kept"), [(1.0, 10.0), (2.0, 20.0), (5.0, 20.0)])
+def test_what_judging_is_given_is_a_sixth_of_a_short_time(small_text: Path, monkeypatch, minutes, kept) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(loop, "run", lambda setup: given.update(vars(setup)))
+    monkeypatch.setattr(training, "slowdown", lambda: 1.0)
+    parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=minutes, report=False))
+    monkeypatch.setattr(type(parts.task), "afterwards_seconds", 20.0)
+    monkeypatch.setattr(type(parts.task), "baselines_seconds", lambda *_: 0.0)
+    _Session(parts=parts, folder=RunFolder("nowhere"), listening=Listening(), cache=None, ranks=ALONE).loop([])
+    assert given["deadline_seconds"] == pytest.approx(60 * minutes - 6 - kept, abs=0.1)
+
+
 @pytest.mark.parametrize(("minutes", "least"), [(0.1, 2.4), (1 / 6, 4.0), (1.0, 4.0)])
 def test_a_budget_that_reading_used_up_leaves_time_to_train(small_text: Path, monkeypatch, minutes, least) -> None:
     given: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkv.laws import bytes_worth_reading, size_validated_in_time
+from qkv.laws import Budget, bytes_worth_reading, pair_law, size_validated_in_time
 
 
 def test_a_part_of_a_long_text_is_worth_reading_in_less_than_two_minutes() -> None:
@@ -34,3 +34,19 @@ def test_the_size_is_the_largest_whose_validation_leaves_time_to_train(minutes, 
 
 def test_a_size_that_is_below_the_smallest_stays() -> None:
     assert size_validated_in_time(32, 1, 0.1, 10**9, 2_000) == (32, 1)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "n_pairs", "size"),
+    [
+        (1.0, 29_000, (64, 2)),
+        (1.99, 500, (64, 2)),
+        (2.0, 29_000, (128, 2)),
+        (4.0, 29_000, (256, 3)),
+        (0.0, 29_000, (256, 3)),
+        (30.0, 500, (128, 2)),
+    ],
+)
+def test_pairs_are_learned_by_a_model_that_the_time_is_enough_for(minutes, n_pairs, size) -> None:
+    scale = pair_law(n_pairs, Budget(minutes=minutes), 0.0)
+    assert (scale.d_model, scale.n_layers) == size

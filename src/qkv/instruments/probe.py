@@ -36,6 +36,8 @@ WINDOWS = 16
 """What is said of a head at the end is the mean over so many windows, or over all of the validation data."""
 SPREAD_OVER = 1024
 """These are spread evenly over so many windows, the first ones."""
+WIDE_BUCKETS = 4
+"""Of pairs, each of which counts as a window, the wide probe has a batch of so many buckets: some hundred."""
 REPEATED = 128
 """The repeated text has at most this many tokens."""
 BUCKETS = 33
@@ -67,7 +69,7 @@ def spread_windows(task: Objective, corpus: Data, sizes: Sizes, *, causal: bool)
         if len(kept) == 2 * WINDOWS:
             kept, stride = kept[::2], 2 * stride
     if len({window.inputs.shape for window in kept}) != 1:
-        batch = fixed_batch(task, corpus, sizes, WINDOWS)
+        batch = fixed_batch(task, corpus, sizes, WIDE_BUCKETS if task.examples == "buckets" else WINDOWS)
         return None if batch is None else _without_filling(batch, causal)
     kept = [kept[i] for i in np.unique(np.linspace(0, len(kept) - 1, WINDOWS).round().astype(int))]
     inputs = torch.cat([window.inputs for window in kept])

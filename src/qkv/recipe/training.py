@@ -474,7 +474,7 @@ class _Session:
     def _left(self) -> float:
         """Seconds of the wall-time budget that are left for the loop, what follows it taken off."""
         task, budget = self.parts.task, 60 * self.parts.config.training.minutes
-        afterwards = min(AFTERWARDS_SECONDS, 1 + budget / 12) + task.afterwards_seconds
+        afterwards = min(AFTERWARDS_SECONDS, 1 + budget / 12) + min(task.afterwards_seconds, budget / 6)
         if budget < BRIEF_SECONDS:
             afterwards += task.baselines_seconds(self.parts.corpus, self.cache)
         afterwards *= min(MOST_SLOWED, slowdown())
