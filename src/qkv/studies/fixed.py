@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 from qkv.errors import ConfigError, unknown
 from qkv.extensions import load
 from qkv.jsontypes import JsonMapping, JsonObject
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, in_order
 from qkv.studies.question import Accounts, Ask, Ladder, Plain, Published, Question, make_design
 from qkv.studies.table import (
     ARM_KEYS,
@@ -28,7 +28,6 @@ from qkv.studies.table import (
     contrast_of,
     filled,
     filled_item,
-    in_order,
     leaves,
     repeated,
     with_sets,

@@ -6,8 +6,6 @@ would have, unless the file sets one. The file is checked as a whole, against it
 """
 
 import dataclasses
-import glob
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +29,7 @@ from qkv.studies.designed import Design as Designed
 from qkv.studies.engine.assembly import config_of, software
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text, Trial
 from qkv.studies.engine.estimate import Estimate, estimate
-from qkv.studies.engine.store import folder_of
+from qkv.studies.engine.store import designs_in, folder_of, folders_beside
 from qkv.studies.engine.training import run_trial
 from qkv.studies.probes.registry import is_metric, metric
 from qkv.studies.question import Ask, Plain, Question, make_design
@@ -280,15 +278,13 @@ class Own:
 
     def _begun(self, ask: Ask, design: Design, within: Path) -> Design | None:
         """The design of a folder of this file and text, with the replicates that are asked for or the most it had."""
-        beginning = glob.escape(folder_of(design, within).name.removesuffix(design.protocol[:8]))
         found = []
-        for path in sorted(within.glob(f"{beginning}{'[0-9a-f]' * 8}/design-*.json")):
-            made = json.loads(path.read_text(encoding="utf-8"))
-            steps = made["scale"]["steps"]
-            if made["source_sha256"] != design.source_sha256 or (self.steps and steps != self.steps):
-                continue
-            as_begun = dataclasses.replace(self.design(ask, steps), replicates=ask.seeds or made["replicates"])
-            found += [as_begun] if folder_of(as_begun, within) == path.parent else []
+        for place in sorted((folder_of(design, within), *folders_beside(design, within))):
+            for made in designs_in(place):
+                steps = made["scale"]["steps"]
+                if made["source_sha256"] == design.source_sha256 and self.steps in (0, steps):
+                    as_begun = dataclasses.replace(self.design(ask, steps), replicates=ask.seeds or made["replicates"])
+                    found += [as_begun] if folder_of(as_begun, within) == place else []
         return max(found, key=lambda each: each.replicates, default=None)
 
     def _check_quantities(self, design: Design, cache: Path | None) -> None:
@@ -319,11 +315,6 @@ def _located(path: Path, where: str = "") -> Iterator[None]:
         if str(error).startswith(str(path)):
             raise
         raise type(error)(f"{path}: {where and f'{where}: '}{error}") from None
-
-
-def is_own(name: str) -> bool:
-    """Whether what was typed for a question is a file of one's own."""
-    return name.endswith(".toml")
 
 
 def of_design(design: Designed) -> Own:

@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 from qkv.errors import ConfigError, several, unknown
 from qkv.jsontypes import JsonMapping, JsonObject
-from qkv.studies.engine.design import Contrast, Pairs
+from qkv.studies.engine.design import Contrast, in_order
 from qkv.studies.engine.initial_tables import TABLES
 from qkv.studies.engine.training import TRAINERS
 from qkv.studies.expectation import Expected
@@ -137,15 +137,6 @@ def filled_item(item: JsonObject, names: JsonMapping, where: str) -> JsonObject:
 
 
 # arms and effects
-
-
-def in_order(given: object) -> Pairs:
-    """A table as (name, value) pairs, lists as tuples."""
-
-    def frozen(value: object) -> object:
-        return tuple(map(frozen, value)) if isinstance(value, list) else value
-
-    return tuple((name, frozen(value)) for name, value in cast("JsonObject", given).items())
 
 
 def with_sets(arm: JsonObject, sets: Mapping[str, JsonObject], names: JsonMapping) -> JsonObject:

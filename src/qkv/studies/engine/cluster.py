@@ -17,8 +17,9 @@ from typing import Any
 from qkv.errors import ConfigError, Interrupted, MissingExtra, RunError
 from qkv.installing import install
 from qkv.jsontypes import JsonObject
+from qkv.studies.engine.assembly import software
 from qkv.studies.engine.tuning import Job
-from qkv.studies.engine.worker import row_of
+from qkv.studies.engine.worker import answer, row_of
 
 Row = JsonObject
 _TRIES_AGAIN = 3
@@ -66,8 +67,6 @@ class Cluster:
 
     def start(self, job: Job) -> None:
         """Send a job; it waits there where no core is free."""
-        from qkv.studies.engine.assembly import software
-
         self._running[self._remote.remote(job.trial.to_json(), self._cache, software())] = job
 
     def finished(self, stop: Callable[[], bool]) -> tuple[Job, Row]:
@@ -83,13 +82,13 @@ class Cluster:
                 raise Interrupted("stopped")
         job = self._running.pop(ended[0])
         try:
-            answer = json.loads(self._ray.get(ended[0]))
+            answered = json.loads(self._ray.get(ended[0]))
         except self._ray.exceptions.RayError as error:
             raise RunError(
                 f"a training was lost on the cluster, {_TRIES_AGAIN + 1} times: {type(error).__name__}; every training"
                 " that finished is kept, and the same command goes on from there"
             ) from None
-        return job, row_of(answer)
+        return job, row_of(answered)
 
     def close(self) -> None:
         """Give up what is running, and leave; a cluster that was started here ends. Once more does nothing."""
@@ -105,9 +104,6 @@ class Cluster:
 
 def made_there(trial: str, cache: str, wanted: str) -> str:
     """On a machine of the cluster: the row of a trial, or what went wrong, as JSON."""
-    from qkv.studies.engine.assembly import software
-    from qkv.studies.engine.worker import answer
-
     if software() != wanted:
         message = f"a machine of the cluster has {software()}, and this one {wanted}: its rows would be of other bits"
         return json.dumps({"error": "RunError", "message": f"{message}; install the same on all of them"})

@@ -31,6 +31,15 @@ Pairs = tuple[tuple[str, Any], ...]
 """Settings as (name, value), hashable and in order."""
 
 
+def in_order(table: JsonMapping) -> Pairs:
+    """A table as (name, value) pairs, lists as the tuples that the dataclasses here hold."""
+
+    def tupled(value: object) -> object:
+        return tuple(map(tupled, value)) if isinstance(value, list) else value
+
+    return tuple((name, tupled(value)) for name, value in table.items())
+
+
 def canonical(value: object) -> str:
     """One JSON text per value: keys sorted, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -231,12 +240,10 @@ def _plain(part: "Arm | Scale | Contrast | Grid") -> JsonObject:
 
     What is constant is no choice: it is seen in the values. Nor are rules that only judge them.
     """
-    fields = (dataclasses.asdict(part) | _expected(part)).items()
-    return {name: value for name, value in fields if name not in _JUDGED and (name not in _LATER or value)}
-
-
-def _expected(part: "Arm | Scale | Contrast | Grid") -> JsonObject:
-    return {"expected": part.expected.to_json()} if isinstance(part, Contrast) and part.expected else {}
+    fields = dataclasses.asdict(part)
+    if isinstance(part, Contrast) and part.expected:
+        fields["expected"] = part.expected.to_json()
+    return {name: value for name, value in fields.items() if name not in _JUDGED and (name not in _LATER or value)}
 
 
 @lru_cache(maxsize=4096)
@@ -289,19 +296,10 @@ class Trial:
     def from_json(cls, text: str) -> "Trial":
         """A trial from `to_json`."""
         data = json.loads(text)
-        arm, cut, scale = (_tuples(data.pop(name)) for name in ("arm", "text", "scale"))
+        arm, cut, scale = (dict(in_order(data.pop(name))) for name in ("arm", "text", "scale"))
         part = data.pop("slice")
         data["slice"] = None if part is None else Slice(**part)
         return cls(arm=Arm(**arm), text=Text(**cut), scale=Scale(**scale), **data)
-
-
-def _tuples(data: JsonMapping) -> JsonObject:
-    """JSON's lists as the tuples that the dataclasses hold."""
-
-    def tupled(value: object) -> object:
-        return tuple(tupled(item) for item in value) if isinstance(value, list) else value
-
-    return {name: tupled(value) for name, value in data.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

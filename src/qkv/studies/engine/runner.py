@@ -25,7 +25,7 @@ from qkv.studies.engine.estimate import Estimate, estimate
 from qkv.studies.engine.store import StudyFolder, folder_of, folders_beside, full_answer, loss_of, read_rows, unlike
 from qkv.studies.engine.tuning import Job, expected_runs, known_keys, pending
 from qkv.studies.engine.workers import Workers, places
-from qkv.studies.own import Own, is_own, of_design
+from qkv.studies.own import Own, of_design
 from qkv.studies.own import read as read_own
 from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
 from qkv.studies.questions import find, questions
@@ -128,7 +128,7 @@ def own_study(
     """
     if isinstance(name, str) and name not in questions() and name in STUDIES:
         name, source = dataclasses.replace(STUDIES[name], name=name, source=source or STUDIES[name].source), ""
-    if isinstance(name, str) and not is_own(name):
+    if isinstance(name, str) and not name.endswith(".toml"):
         return None
     design = name if isinstance(name, Designed) else None
     own = of_design(design) if design else read_own(Path(str(name)))

@@ -83,10 +83,15 @@ def folders_beside(design: Design, within: Path) -> list[Path]:
     return sorted(path for path in within.glob(f"{name}{'[0-9a-f]' * 8}") if path != own)
 
 
+def designs_in(folder: Path) -> Iterator[JsonObject]:
+    """The designs that were written down in a folder, by hash."""
+    for path in sorted(folder.glob("design-*.json")):
+        yield json.loads(path.read_text(encoding="utf-8"))
+
+
 def unlike(design: Design, folder: Path) -> str:
     """Why no training in a folder beside can be one of a design: another text or version; empty where neither is."""
-    for path in sorted(folder.glob("design-*.json")):
-        made = json.loads(path.read_text(encoding="utf-8"))
+    for made in designs_in(folder):
         if made["source_sha256"] != design.source_sha256:
             return f"its text has the sha256 {made['source_sha256'][:16]}, yours {design.source_sha256[:16]}"
         if made["software"] != design.software:
@@ -101,11 +106,8 @@ def loss_of(row: JsonMapping | None) -> float | None:
 
 def _margins(folder: Path, contrast: str) -> list[float]:
     """Those that designs in a folder gave their first contrast, where it is the one of that name."""
-    found = set()
-    for path in folder.glob("design-*.json"):
-        first = json.loads(path.read_text(encoding="utf-8"))["contrasts"][0]
-        found |= {first["margin"]} if first["name"] == contrast else set()
-    return sorted(found)
+    firsts = [made["contrasts"][0] for made in designs_in(folder)]
+    return sorted({first["margin"] for first in firsts if first["name"] == contrast})
 
 
 class StudyFolder(RunFolder):
@@ -181,12 +183,6 @@ class StudyFolder(RunFolder):
         """Names of the folders of other designs whose trainings were taken over, at first hand or later."""
         return tuple(key.removeprefix(_FROM) for key in self.rows if key.startswith(_FROM))
 
-    def __enter__(self) -> "StudyFolder":
-        return self
-
-    def __exit__(self, *about: object) -> None:
-        self.close()
-
     def _mend(self) -> None:
         """Cut off half a line that a killed process or a power cut left."""
         self._sweep()
@@ -231,8 +227,7 @@ class StudyFolder(RunFolder):
         """The designs in the order they were written down."""
         return [row for row in self.rows.values() if "design" in row]
 
-    def conclude(self, verdict: JsonMapping) -> Path:
-        """Write the verdict; returns its path."""
-        path = self.path / _VERDICT
-        write_atomically(path, (json.dumps(verdict, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
-        return path
+    def conclude(self, found: JsonMapping, name: str = _VERDICT) -> None:
+        """Write what was found."""
+        text = json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n"
+        write_atomically(self.path / name, text.encode())

@@ -18,6 +18,7 @@ from pathlib import Path
 from qkv.errors import Interrupted, RunError
 from qkv.jsontypes import JsonObject
 from qkv.studies.engine.cluster import Cluster, is_cluster
+from qkv.studies.engine.training import run_trial
 from qkv.studies.engine.tuning import Job
 from qkv.studies.engine.worker import row_of
 
@@ -40,8 +41,6 @@ class Here:
 
     def finished(self, stop: Callable[[], bool]) -> tuple[Job, Row]:
         """The next job that ended, with its row. Raises UserError for a trial that does not fit, Interrupted."""
-        from qkv.studies.engine.training import run_trial
-
         job = self._waiting.pop(0)
         return job, run_trial(job.trial, self._cache)
 
@@ -122,11 +121,6 @@ class Pool:
 Workers = Here | Pool
 
 
-def make_workers(size: int, cache: Path | None) -> Workers:
-    """`size` trainings at a time."""
-    return Here(cache) if size == 1 else Pool(size, cache)
-
-
 @contextlib.contextmanager
 def places(on: str, size: int, cache: Path | None) -> Iterator[tuple[int, Callable[[int], Workers | Cluster]]]:
     """How many trainings run at a time `on` this machine or a cluster, and what makes workers for at most so many.
@@ -134,7 +128,7 @@ def places(on: str, size: int, cache: Path | None) -> Iterator[tuple[int, Callab
     Raises ConfigError for a place that there is none of, and what joining a cluster raises.
     """
     if not is_cluster(on):
-        yield size, lambda most: make_workers(min(size, most), cache)
+        yield size, lambda most: Here(cache) if min(size, most) == 1 else Pool(min(size, most), cache)
         return
     with contextlib.closing(Cluster(on, cache)) as cluster:
         yield cluster.size, lambda most: cluster

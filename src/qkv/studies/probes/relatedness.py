@@ -43,7 +43,7 @@ def relatedness(finished: Finished) -> dict[str, float]:
     ids.sort(key=lambda i: token(int(i)))
     words, rows = [token(int(i)) for i in ids], np.array(ids)
     catalogue = finished.parts.catalogue
-    spaces = {"W_E": finished.rows[rows], "mean": means(seen, seen.n_layers - 1, rows)}
+    spaces = {"W_E": finished.rows[rows], "mean": means(seen, -1, rows)}
     if "W_U" in catalogue.addresses:
         spaces["W_U"] = catalogue.view("W_U").detach().numpy().T[rows]
     arm = finished.trial.arm

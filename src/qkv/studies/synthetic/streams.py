@@ -271,33 +271,6 @@ def _walk(matrix: np.ndarray, n: int, part: str) -> np.ndarray:
     return states
 
 
-def _planted(text: Text, source: str, cache: Path | None) -> Corpus:
-    """Independent tokens, into which one kind of structure is planted.
-
-    Each is drawn from all there are, the k-th most frequent with a weight of k ** -`exponent` (0: all alike). Then each
-    is, with the probability `bigram`, the one successor of the token before it, a permutation, and with that of `copy`
-    the token `lag` places before it. Without an exponent these leave all tokens equally frequent.
-    """
-    s = dict(text.settings)
-    tokenizer = _tokenizer(s["words"])
-    n, found = tokenizer.d_vocab, []
-    weights = np.arange(1, n + 1) ** -float(s.get("exponent", 0.0))
-    successor = generator("study", "planted", n).permutation(n)
-    for size, part in (("tokens", "train"), ("val_tokens", "val")):
-        draws = generator("study", "planted", part)
-        ids, chance = draws.choice(n, s[size], p=weights / weights.sum()), draws.random(s[size])
-        follows = chance < s.get("bigram", 0.0)
-        copies = ~follows & (chance < s.get("bigram", 0.0) + s.get("copy", 0.0))
-        lag = s.get("lag", 1)
-        for i in range(lag, len(ids)):
-            if follows[i]:
-                ids[i] = successor[ids[i - 1]]
-            elif copies[i]:
-                ids[i] = ids[i - lag]
-        found.append(ids)
-    return _made("planted", ", ".join(f"{name} {value}" for name, value in s.items()), tokenizer, *found)
-
-
 def halves(made: Data) -> tuple[Corpus, Corpus]:
     """The same corpus with the first half of its training tokens alone, and with the second.
 
@@ -459,7 +432,6 @@ STREAMS: Mapping[str, Callable[[Text, str, Path | None], Corpus | Examples | Ima
     "text": _own_text,
     "labelled": _labelled,
     "markov": _markov,
-    "planted": _planted,
     "pairs": _pairs,
     **dict.fromkeys(_RULES, _by_rule),
     "digits": _digits,

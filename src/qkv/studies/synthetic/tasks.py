@@ -174,13 +174,10 @@ class Modular(Causal):
         pairs = self.pairs(held_out=True)
         if self.tunes is not None:
             pairs = pairs[(np.arange(len(pairs)) % 3 == 2) == self.tunes]
-        yield from self._in_batches(corpus, pairs, batch_size)
+        yield from self.batches_of(pairs, corpus, batch_size)
 
-    def all_batches(self, corpus: "Corpus", batch_size: int, *, held_out: bool) -> Iterator[Batch]:
-        """Every pair that is held out, or is not, once."""
-        yield from self._in_batches(corpus, self.pairs(held_out=held_out), batch_size)
-
-    def _in_batches(self, corpus: "Corpus", pairs: np.ndarray, batch_size: int) -> Iterator[Batch]:
+    def batches_of(self, pairs: np.ndarray, corpus: "Corpus", batch_size: int) -> Iterator[Batch]:
+        """Each of these pairs once."""
         for first in range(0, len(pairs), batch_size):
             yield self._batch(corpus, pairs[first : first + batch_size])
 

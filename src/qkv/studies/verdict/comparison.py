@@ -118,8 +118,3 @@ def constant(values: Sequence[float], margin: float) -> Comparison | None:
     if not len(values) or max(values) - min(values) > NOTHING * margin:
         return None
     return Comparison(n=len(values), effect=float(np.mean(values)), verdict="constant")
-
-
-def left_out(values: Sequence[float]) -> Comparison:
-    """The account of an effect that cannot be asked, for what it needs is not there; its values stay in the file."""
-    return Comparison(n=len(values), effect=None, verdict="left out")

@@ -16,9 +16,8 @@ from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine.design import OF_TRAININGS, Arm, Contrast, Design
 from qkv.studies.engine.store import StudyFolder
 from qkv.studies.engine.tuning import choice, report_key
-from qkv.studies.verdict.comparison import Comparison, compare, compare_rate, constant, left_out
+from qkv.studies.verdict.comparison import Comparison, compare, compare_rate, constant
 from qkv.studies.verdict.corrections import corrected
-from qkv.studies.verdict.outcome import outcome
 from qkv.studies.verdict.statistics import beyond_rounding, bounds_of_rate, interval
 
 ALPHA = 0.05
@@ -116,10 +115,6 @@ class Findings:
         """The effect that the study's verdict is about."""
         return self.effects[0]
 
-    def figures(self, name: str) -> ArmFigures:
-        """An arm's figures by its name."""
-        return next(figures for figures in self.arms if figures.arm.name == name)
-
 
 def findings(design: Design, folder: StudyFolder, source: str, derive: Derive | None = None) -> Findings:
     """Everything that the rows of a design say so far; `derive` adds measures that need all rows to be known."""
@@ -165,9 +160,14 @@ def judged(measured: Sequence[tuple[Contrast, Values]]) -> tuple[Effect, ...]:
     that did not come out above 0.
     """
     results = [_compared(contrast, tuple(values.values())) for contrast, values in measured]
-    there = {contrast.name: is_there(result) for (contrast, _), result in zip(measured, results, strict=True)}
+    there = {
+        contrast.name: result.verdict == "differs" and (result.effect or 0.0) > 0
+        for (contrast, _), result in zip(measured, results, strict=True)
+    }
     results = [
-        result if all(there.get(gate, True) for gate in contrast.gates) else left_out(tuple(values.values()))
+        result
+        if all(there.get(gate, True) for gate in contrast.gates)
+        else Comparison(n=len(values), effect=None, verdict="left out")  # its values stay in the file
         for (contrast, values), result in zip(measured, results, strict=True)
     ]
     tested = [i for i, result in enumerate(results) if result.p is not None]
@@ -198,7 +198,7 @@ def _outcome(contrast: Contrast, values: Values, result: Comparison, known: Mapp
         values = {replicate: value - other[replicate] for replicate, value in values.items() if replicate in other}
     if len(values) < 2 or result.verdict == "left out":
         return "open"
-    return outcome(expected, partial(_bounds, contrast, tuple(values.values()), result), contrast.margin)
+    return expected.outcome(partial(_bounds, contrast, tuple(values.values()), result), contrast.margin)
 
 
 def _bounds(
@@ -219,11 +219,6 @@ def _flippable(contrast: Contrast, values: Values) -> Values | None:
     if _nominal(contrast) is not None:
         return None
     return dict(zip(values, beyond_rounding(tuple(values.values()), contrast.margin), strict=True))
-
-
-def is_there(result: Comparison) -> bool:
-    """Whether an effect is above 0, and not trivially."""
-    return result.verdict == "differs" and (result.effect or 0.0) > 0
 
 
 def _compared(contrast: Contrast, values: Sequence[float]) -> Comparison:
