@@ -164,14 +164,6 @@ def _merged(one: JsonObject, other: JsonObject) -> JsonObject:
     return made
 
 
-def leaves(table: JsonMapping, above: str = "") -> list[tuple[str, object]]:
-    """(path, value) of settings in tables inside tables."""
-    found: list[tuple[str, object]] = []
-    for name, value in table.items():
-        found += leaves(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
-    return found
-
-
 def arm_fields(arm: JsonObject, where: str) -> JsonObject:
     """Fields of an `Arm` that are no settings: how it is trained and what is measured. Raises ConfigError."""
     known = {"trainer": TRAINERS, "labels": ("real", "uniform")}

@@ -50,16 +50,16 @@ class Cluster:
         except ImportError:
             raise MissingExtra(f"--on {on} needs another library; type: {install('cluster')}") from None
         self._ray: Any = ray
-        self._quiet = contextlib.redirect_stdout(sys.stderr)  # Ray says there whom it lost; stdout is for the verdict
-        self._quiet.__enter__()
         quiet: JsonObject = {"include_dashboard": False} if on == "ray" else {}
-        try:
-            ray.init(address=on.removeprefix(_SCHEME) if on != "ray" else None, log_to_driver=False, **quiet)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            self._quiet.__exit__(None, None, None)
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise RunError(f"no Ray cluster could be reached at {on}: {reason}") from None
-        self._joined = True
+        with contextlib.ExitStack() as joined:  # Ray says whom it lost; stdout is for the verdict
+            joined.enter_context(contextlib.redirect_stdout(sys.stderr))
+            try:
+                ray.init(address=on.removeprefix(_SCHEME) if on != "ray" else None, log_to_driver=False, **quiet)
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+                raise RunError(f"no Ray cluster could be reached at {on}: {reason}") from None
+            joined.callback(ray.shutdown)
+            self._joined = joined.pop_all()
         self.size = max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._cache = "" if cache is None else str(cache)
         self._remote = ray.remote(num_cpus=1, max_retries=_TRIES_AGAIN)(made_there)
@@ -74,10 +74,7 @@ class Cluster:
 
         Once `stop()` says so, nothing is waited for: Interrupted.
         """
-        while True:
-            ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=_GLANCE_SECONDS)
-            if ended:
-                break
+        while not (ended := self._ray.wait(list(self._running), num_returns=1, timeout=_GLANCE_SECONDS)[0]):
             if stop():
                 raise Interrupted("stopped")
         job = self._running.pop(ended[0])
@@ -92,14 +89,10 @@ class Cluster:
 
     def close(self) -> None:
         """Give up what is running, and leave; a cluster that was started here ends. Once more does nothing."""
-        if not self._joined:
-            return
-        self._joined = False
         for waiting in self._running:
             self._ray.cancel(waiting, force=True)
         self._running = {}
-        self._ray.shutdown()
-        self._quiet.__exit__(None, None, None)
+        self._joined.close()
 
 
 def made_there(trial: str, cache: str, wanted: str) -> str:

@@ -275,16 +275,10 @@ class Trial:
     @property
     def key(self) -> str:
         """Of everything that decides the outcome; where the file lies does not."""
-        rest: JsonObject = {
-            "lr": self.lr,
-            "seed": self.seed,
-            "software": self.software,
-            "source_sha256": self.source_sha256,
-        }
         parts = {"arm": _written(self.arm), "scale": _written(self.scale), "text": _written(self.text)}
+        parts |= {name: canonical(getattr(self, name)) for name in ("lr", "seed", "software", "source_sha256")}
         if self.slice is not None:
-            rest["slice"] = dataclasses.asdict(self.slice)
-        parts |= {name: canonical(value) for name, value in rest.items()}
+            parts["slice"] = canonical(dataclasses.asdict(self.slice))
         what = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
         return hashlib.sha256(f"[{self.format},{{{what}}}]".encode()).hexdigest()[:20]
 

@@ -104,12 +104,6 @@ def loss_of(row: JsonMapping | None) -> float | None:
     return None if row is None else math.inf if row["diverged"] else float(row["loss"])
 
 
-def _margins(folder: Path, contrast: str) -> list[float]:
-    """Those that designs in a folder gave their first contrast, where it is the one of that name."""
-    firsts = [made["contrasts"][0] for made in designs_in(folder)]
-    return sorted({first["margin"] for first in firsts if first["name"] == contrast})
-
-
 class StudyFolder(RunFolder):
     """One study's folder, locked while it is open; use it as a context manager.
 
@@ -149,7 +143,8 @@ class StudyFolder(RunFolder):
         folder._acquire()
         try:
             folder._mend()
-            folder._unpack()
+            if (path / archive.ARCHIVE).is_file() and not (path / _RUNS).exists():  # so that trainings can be added
+                folder.write(_RUNS, "".join(canonical(row) + "\n" for row in archive.rows(path)))
             folder.rows = {row["key"]: row for row in read_rows(path)}
         except BaseException:
             folder.close()
@@ -166,7 +161,9 @@ class StudyFolder(RunFolder):
             rows, name = list(read_rows(folder)), f"{_FROM}{folder.name}"
             shared = [row for row in rows if row["key"] in keys]
             if shared and name not in self.rows:  # before they are taken over: a kill on the way does not hide it
-                self.append({"key": name, "margins": _margins(folder, design.primary.name)})
+                firsts = [made["contrasts"][0] for made in designs_in(folder)]
+                margins = sorted({first["margin"] for first in firsts if first["name"] == design.primary.name})
+                self.append({"key": name, "margins": margins})
             others = [row for row in rows if shared and row["key"].startswith(_FROM)]
             for row in (*others, *shared):
                 if row["key"] not in self.rows and row["key"] != f"{_FROM}{self.path.name}":
@@ -195,12 +192,6 @@ class StudyFolder(RunFolder):
             with open(path, "rb+") as file:
                 file.truncate(len(whole))
                 os.fsync(file.fileno())
-
-    def _unpack(self) -> None:
-        """Make a log of the rows of an archive, so that trainings can be added to it."""
-        if (self.path / archive.ARCHIVE).is_file() and not (self.path / _RUNS).exists():
-            lines = [canonical(row) + "\n" for row in archive.rows(self.path)]
-            self.write(_RUNS, "".join(lines))
 
     def append(self, row: JsonMapping) -> None:
         """Write one line to the end of the log and make it durable; it is in `rows` from then on."""

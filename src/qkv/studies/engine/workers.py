@@ -111,11 +111,8 @@ class Pool:
         for process in self._processes:
             process.kill()
         for process in self._processes:
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        stream.close()
+            with contextlib.suppress(BrokenPipeError), process:
+                pass  # waits for it and closes its streams
 
 
 Workers = Here | Pool

@@ -139,19 +139,17 @@ _TEXTS = 4
 _PATH_WINDOWS = 4
 
 
-def _moved(finished: Finished) -> dict[str, float]:
-    """Share of each cause in the change of q, k, v and scores from start to end, by layer, over validation windows.
+Weights = Mapping[str, Tensor]
+"""By address."""
 
-    See `qkv.inspection.what_moved`; shares of one product sum to 1.
+
+def _moved(finished: Finished, earlier: Weights | None = None, later: Weights | None = None) -> dict[str, float]:
+    """Share of each cause in the change of q, k, v and scores from start to end, or from some weights to others, by
+    layer, over validation windows. See `qkv.inspection.what_moved`; shares of one product sum to 1.
     """
-    return _moved_between(finished, finished.parts.start, finished.parts.catalogue.state())
-
-
-def _moved_between(finished: Finished, earlier: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> dict[str, float]:
-    """The same from some weights to others."""
     before, after = copy.deepcopy(finished.model), copy.deepcopy(finished.model)
-    Catalogue(before).load_state(earlier)
-    Catalogue(after).load_state(later)
+    Catalogue(before).load_state(earlier or finished.parts.start)
+    Catalogue(after).load_state(later or finished.parts.catalogue.state())
     n_ctx = finished.trial.scale.n_ctx
     ids = torch.from_numpy(finished.corpus.val.ids[: _TEXTS * n_ctx].astype(np.int64)).view(_TEXTS, 1, n_ctx)
     found: dict[str, float] = {}
@@ -170,7 +168,7 @@ def _moved_when(finished: Finished) -> dict[str, float]:
     return {
         f"{period} {name}": share
         for period, earlier, later in zip(PERIODS, way.states[:-1], way.states[1:], strict=True)
-        for name, share in _moved_between(finished, earlier, later).items()
+        for name, share in _moved(finished, earlier, later).items()
     }
 
 

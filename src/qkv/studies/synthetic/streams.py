@@ -90,7 +90,8 @@ def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp:
         return made if part is None else _third(made, part.tunes)
     train, whole = made.train, made.val
     if part is not None and part.of > 1:
-        train, whole = _span(train, *training_span(len(train), part)), _span(whole, *_equal(len(whole), part))
+        train = _span(train, *_bounds(len(train), part, part.overlapping))
+        whole = _span(whole, *_bounds(len(whole), part))
     if text.stream == "text" and "train_tokens" in settings:
         train = _span(train, 0, min(len(train), settings["train_tokens"]))
     if text.stream == "text" and "val_bytes" in settings:
@@ -109,15 +110,10 @@ def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp:
     return dataclasses.replace(made, train=train, val=val, charge_nats=charge)
 
 
-def training_span(n: int, part: Slice) -> tuple[int, int]:
-    """Where a slice of n training tokens begins and ends; half of an overlapping one is in the next."""
-    if not part.overlapping:
-        return _equal(n, part)
-    return part.index * n // (part.of + 1), (part.index + 2) * n // (part.of + 1)
-
-
-def _equal(n: int, part: Slice) -> tuple[int, int]:
-    return part.index * n // part.of, (part.index + 1) * n // part.of
+def _bounds(n: int, part: Slice, overlapping: bool = False) -> tuple[int, int]:
+    """Where a slice of n tokens begins and ends; half of an overlapping one is in the next."""
+    of = part.of + overlapping
+    return part.index * n // of, (part.index + 1 + overlapping) * n // of
 
 
 def _span(tokens: Tokens, start: int, end: int) -> Tokens:
@@ -445,23 +441,20 @@ def check_size(made: Corpus | Examples | Images, *, steps: int, batch_size: int,
 
     Raises SourceError that says how much there is and how much would do.
     """
+    small = f"{made.name!r} is too small for this study:"
+    longer = "Give a longer text, or none for the text inside your own Python"
     if not isinstance(made, Corpus):
         needed, entries = math.ceil(steps * batch_size / 20), "images" if isinstance(made, Images) else "labelled texts"
         if made.n_train < needed:
-            raise SourceError(
-                f"{made.name!r} is too small for this study: {made.n_train:,} {entries} to train on; expected at least"
-                f" {needed:,}"
-            )
+            raise SourceError(f"{small} {made.n_train:,} {entries} to train on; expected at least {needed:,}")
         return
     needed = math.ceil(steps * batch_size * n_ctx / 20)
     if len(made.train) < needed:
         raise SourceError(
-            f"{made.name!r} is too small for this study: {len(made.train):,} training tokens, and {steps:,} steps of"
-            f" {batch_size} windows of {n_ctx} would see each of them more than 20 times; expected at least {needed:,}"
-            " tokens. Give a longer text, or none for the text inside your own Python"
+            f"{small} {len(made.train):,} training tokens, and {steps:,} steps of {batch_size} windows of {n_ctx} would"
+            f" see each of them more than 20 times; expected at least {needed:,} tokens. {longer}"
         )
     if len(made.val) < 16 * n_ctx:
         raise SourceError(
-            f"{made.name!r} is too small for this study: {len(made.val):,} tokens are held out for validation; expected"
-            f" at least {16 * n_ctx:,}. Give a longer text, or none for the text inside your own Python"
+            f"{small} {len(made.val):,} tokens are held out for validation; expected at least {16 * n_ctx:,}. {longer}"
         )
