@@ -157,14 +157,14 @@ class Arm:
     tune: str = "own"
     """`own`: tuned in each replicate; `none`: at the centre; else the arm whose rate it takes over."""
     trainer: str = "loop"
-    """Name in `studies.training.TRAINERS`."""
+    """Name in `studies.engine.training.TRAINERS`."""
     labels: str = "real"
     """`uniform` trains the random-label control (`tasks.batch.with_uniform_labels`). Studies of earlier versions may
     hold `random`, tokens from random places of the text, which nothing trains on any more."""
     tables: tuple[tuple[str, str], ...] = ()
     """(address, table): start values made from the text, by a name in `studies.engine.initial_tables.TABLES`."""
     probes: tuple[str, ...] = ()
-    """What is measured on the trained model: names in `studies.probes.PROBES`."""
+    """What is measured on the trained model: names in `studies.probes.registry.PROBES`."""
     before: Pairs = ()
     """What the trainer `pretrained` trains the body for first: task, lr, changes, fields of the scale that differ."""
     settings: Pairs = ()
@@ -291,8 +291,7 @@ class Trial:
         """A trial from `to_json`."""
         data = json.loads(text)
         arm, cut, scale = (dict(in_order(data.pop(name))) for name in ("arm", "text", "scale"))
-        part = data.pop("slice")
-        data["slice"] = None if part is None else Slice(**part)
+        data["slice"] = data["slice"] and Slice(**data["slice"])
         return cls(arm=Arm(**arm), text=Text(**cut), scale=Scale(**scale), **data)
 
 

@@ -14,7 +14,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ _VAL_WINDOWS = 16
 """Validation windows scored at a time."""
 
 
-def losses_of(trials: Sequence[Trial], cache: Path | None) -> list[float]:
+def losses_of(trials: Sequence[Trial]) -> list[float]:
     """The validation loss of each of these trainings at its last step, nats per token, as `run_trial` would give it.
 
     Trials may differ in text, seed, learning rate and changes of the start, and in nothing else. inf of one that
@@ -53,15 +52,15 @@ def losses_of(trials: Sequence[Trial], cache: Path | None) -> list[float]:
             alike = [i for i, trial in enumerate(trials) if trial.slice == part]
             for first in range(0, len(alike), _SIZES[-1]):
                 chosen = alike[first : first + _SIZES[-1]]
-                found |= zip(chosen, _one_stack([trials[i] for i in chosen], cache), strict=True)
+                found |= zip(chosen, _one_stack([trials[i] for i in chosen]), strict=True)
     return [found[i] for i in range(len(trials))]
 
 
-def _one_stack(trials: Sequence[Trial], cache: Path | None) -> list[float]:
+def _one_stack(trials: Sequence[Trial]) -> list[float]:
     size = next(size for size in _SIZES if size >= len(trials))
     filled = [*trials, *[trials[-1]] * (size - len(trials))]
     # those that differ in the rate alone share their parts, as nothing here is trained in place
-    parts = [_built(dataclasses.replace(trial, lr=1.0), cache) for trial in filled]
+    parts = [_built(dataclasses.replace(trial, lr=1.0)) for trial in filled]
     training, model = parts[0].config.training, parts[0].config.model
     weights = torch.stack([parameters_to_vector(part.model.parameters()).detach() for part in parts])
     rates = torch.tensor([trial.lr for trial in filled])[:, None]
@@ -70,8 +69,8 @@ def _one_stack(trials: Sequence[Trial], cache: Path | None) -> list[float]:
 
 
 @lru_cache(maxsize=1024)
-def _built(trial: Trial, cache: Path | None) -> Parts:
-    parts = parts_of(trial, streams.corpus(trial.text, trial.source, trial.scale.val_tokens, cache, trial.slice))
+def _built(trial: Trial) -> Parts:
+    parts = parts_of(trial, streams.corpus(trial.text, trial.source, trial.scale.val_tokens, None, trial.slice))
     _check(trial, parts)
     return parts
 

@@ -55,7 +55,7 @@ class Fours:
 def collocations(finished: Finished) -> dict[str, float]:
     """`fours`: how many there are; where they are enough, `together M` and `shared M` of every likeness M.
 
-    As `probes_pairs.pairs` gives them of made sentences; and the same of what was known of the pairs beforehand.
+    As `probes.pairs.pairs` gives them of made sentences; and the same of what was known of the pairs beforehand.
     """
     fours = chosen(finished.corpus)
     found = {"fours": float(len(fours))}

@@ -139,11 +139,9 @@ _TEXTS = 4
 _PATH_WINDOWS = 4
 
 
-Weights = Mapping[str, Tensor]
-"""By address."""
-
-
-def _moved(finished: Finished, earlier: Weights | None = None, later: Weights | None = None) -> dict[str, float]:
+def _moved(
+    finished: Finished, earlier: Mapping[str, Tensor] | None = None, later: Mapping[str, Tensor] | None = None
+) -> dict[str, float]:
     """Share of each cause in the change of q, k, v and scores from start to end, or from some weights to others, by
     layer, over validation windows. See `qkv.inspection.what_moved`; shares of one product sum to 1.
     """

@@ -21,8 +21,6 @@ from qkv.studies.verdict.corrections import corrected
 from qkv.studies.verdict.statistics import beyond_rounding, bounds_of_rate, interval
 
 ALPHA = 0.05
-ONLY_ALONE = " (not after correction)"
-"""Behind the verdict of an effect that differs one at a time, and not where all others are asked too."""
 
 ON_THE_WAY = {"loss at a quarter": 0.25, "loss at half": 0.5, "loss at three quarters": 0.75}
 """Quantity of a training's curve -> after which share of its steps; of what was evaluated, the nearest."""
@@ -58,7 +56,7 @@ class Effect:
     @property
     def verdict(self) -> str:
         """The verdict of this effect alone, and whether it stands where all others are asked too, for a table."""
-        return self.result.verdict + ONLY_ALONE * self.only_alone
+        return self.result.verdict + " (not after correction)" * self.only_alone
 
     @property
     def told(self) -> Comparison:
