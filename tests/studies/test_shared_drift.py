@@ -40,7 +40,7 @@ def planted(text: Text, source: str, cache: Path | None) -> Corpus:
     the token `lag` places before it. Without an exponent these leave all tokens equally frequent.
     """
     s = dict(text.settings)
-    tokenizer = streams._tokenizer(s["words"])
+    tokenizer, _ = streams._words(s["words"])
     n, found = tokenizer.d_vocab, []
     weights = np.arange(1, n + 1) ** -float(s.get("exponent", 0.0))
     successor = generator("study", "planted", n).permutation(n)

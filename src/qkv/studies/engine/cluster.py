@@ -21,7 +21,6 @@ from qkv.studies.engine.assembly import software
 from qkv.studies.engine.tuning import Job
 from qkv.studies.engine.worker import answer, row_of
 
-Row = JsonObject
 _TRIES_AGAIN = 3
 """How often a training is made again whose worker died."""
 _GLANCE_SECONDS = 0.2
@@ -69,7 +68,7 @@ class Cluster:
         """Send a job; it waits there where no core is free."""
         self._running[self._remote.remote(job.trial.to_json(), self._cache, software())] = job
 
-    def finished(self, stop: Callable[[], bool]) -> tuple[Job, Row]:
+    def finished(self, stop: Callable[[], bool]) -> tuple[Job, JsonObject]:
         """The next job that ended, with its row. Raises what the training raised, RunError where it died too often.
 
         Once `stop()` says so, nothing is waited for: Interrupted.

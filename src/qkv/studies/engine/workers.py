@@ -22,7 +22,6 @@ from qkv.studies.engine.training import run_trial
 from qkv.studies.engine.tuning import Job
 from qkv.studies.engine.worker import row_of
 
-Row = JsonObject
 _GLANCE_SECONDS = 0.2
 
 
@@ -39,7 +38,7 @@ class Here:
         """Take a job; it is run when its result is asked for."""
         self._waiting.append(job)
 
-    def finished(self, stop: Callable[[], bool]) -> tuple[Job, Row]:
+    def finished(self, stop: Callable[[], bool]) -> tuple[Job, JsonObject]:
         """The next job that ended, with its row. Raises UserError for a trial that does not fit, Interrupted."""
         job = self._waiting.pop(0)
         return job, run_trial(job.trial, self._cache)
@@ -81,7 +80,7 @@ class Pool:
         assert process.stdout is not None
         self._ended.put((process, job, process.stdout.readline()))
 
-    def finished(self, stop: Callable[[], bool]) -> tuple[Job, Row]:
+    def finished(self, stop: Callable[[], bool]) -> tuple[Job, JsonObject]:
         """The next job that ended, with its row. Raises what the training raised, RunError where a process died.
 
         Once `stop()` says so, nothing is waited for: Interrupted.

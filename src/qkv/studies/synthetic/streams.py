@@ -190,9 +190,11 @@ def word(index: int) -> str:
     return letters
 
 
-def _tokenizer(n_words: int) -> Tokenizer:
-    """Words 0 to n_words - 1, each met once, and the special tokens."""
-    return fit_tokenizer("word", [" ".join(word(i) for i in range(n_words))], n_words + 16, specials=True)
+def _words(n: int) -> tuple[Tokenizer, np.ndarray]:
+    """A tokenizer of made words 0 to n - 1, each met once, and the special tokens; the id of each word, int64 [n]."""
+    words = list(map(word, range(n)))
+    tokenizer = fit_tokenizer("word", [" ".join(words)], n + 16, specials=True)
+    return tokenizer, np.array([tokenizer.vocabulary[each] for each in words])
 
 
 def _made(name: str, rule: str, tokenizer: Tokenizer, train: np.ndarray, val: np.ndarray) -> Corpus:
@@ -214,11 +216,6 @@ def _made(name: str, rule: str, tokenizer: Tokenizer, train: np.ndarray, val: np
         charge_nats=None,
         split=partial(_unsplit, f"{name} is made by a rule; it has no text to split"),
     )
-
-
-def _ids(tokenizer: Tokenizer, n_words: int) -> np.ndarray:
-    """Id of each made word, int64 [n_words]."""
-    return np.array([tokenizer.vocabulary[word(i)] for i in range(n_words)])
 
 
 # a Markov source, whose entropy is known
@@ -250,8 +247,7 @@ def _markov(text: Text, source: str, cache: Path | None) -> Corpus:
     s = dict(text.settings)
     matrix = markov_matrix(s["states"], s["sharpness"], s["noise"])
     chain = _walk(matrix, s["tokens"], "train"), _walk(matrix, s["val_tokens"], "val")
-    tokenizer = _tokenizer(s["states"])
-    ids = _ids(tokenizer, s["states"])
+    tokenizer, ids = _words(s["states"])
     rule = f"a Markov chain of {s['states']} states with {markov_entropy(matrix):.4f} nats per token"
     return _made("markov", rule, tokenizer, ids[chain[0]], ids[chain[1]])
 
@@ -315,8 +311,7 @@ def _pairs(text: Text, source: str, cache: Path | None) -> Corpus:
     pairs, fillers, choices = s["pairs"], s["fillers"], s["choices"]
     n_words = 2 * pairs * len(CELLS)
     n = n_words + 2 * fillers + 1
-    tokenizer = _tokenizer(n)
-    ids, contexts = _ids(tokenizer, n), _contexts(pairs, fillers, choices, n_words)
+    (tokenizer, ids), contexts = _words(n), _contexts(pairs, fillers, choices, n_words)
     parts = [
         ids[_frames(contexts, s[size], part, n - 1)] for size, part in (("tokens", "train"), ("val_tokens", "val"))
     ]
@@ -376,9 +371,8 @@ _RULES: Mapping[str, tuple[tuple[str, ...], str]] = {
 def _by_rule(text: Text, source: str, cache: Path | None) -> Corpus:
     """The vocabulary of a task whose batches are made by `studies.synthetic.tasks`: the first made words."""
     settings, (counted, rule) = dict(text.settings), _RULES[text.stream]
-    n = sum(settings[name] for name in counted)
-    tokenizer = _tokenizer(n)
-    ids = np.resize(_ids(tokenizer, n), max(64, n))
+    tokenizer, ids = _words(sum(settings[name] for name in counted))
+    ids = np.resize(ids, max(64, len(ids)))
     return _made(text.stream, rule.format(**settings), tokenizer, ids, ids)
 
 
