@@ -101,10 +101,9 @@ def repeated(items: Sequence[JsonObject], keys: Mapping[str, str], values: JsonM
     """
     groups: list[list[JsonObject]] = []
     for item in items:
-        if item.get("each") == _TOGETHER and groups:
-            groups[-1].append(item)
-        else:
-            groups.append([item])
+        if item.get("each") != _TOGETHER or not groups:
+            groups.append([])
+        groups[-1].append(item)
     for group in groups:
         for chosen in _choices(group[0], values):
             for item in group:
@@ -224,14 +223,14 @@ def _ways(parts: Sequence[T]) -> list[tuple[float, T]]:
 
 
 def _weighted(given: list[object], where: str) -> tuple[tuple[float, str, str], ...]:
+    found = []
     for term in given:
-        if not (isinstance(term, list) and [type(part) for part in term][1:] == [str, str]) or (
-            isinstance(term[0], bool) or not isinstance(term[0], int | float)
-        ):
-            raise ConfigError(f'{where}.terms holds {term!r}; expected [weight, "arm", "quantity"]')
-    return tuple(
-        (float(weight), arm, quantity) for weight, arm, quantity in cast("list[tuple[float, str, str]]", given)
-    )
+        match term:
+            case [int() | float() as weight, str() as arm, str() as quantity] if not isinstance(weight, bool):
+                found.append((float(weight), arm, quantity))
+            case _:
+                raise ConfigError(f'{where}.terms holds {term!r}; expected [weight, "arm", "quantity"]')
+    return tuple(found)
 
 
 def contrast_of(
