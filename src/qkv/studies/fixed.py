@@ -166,5 +166,5 @@ def _chosen(made: list[Named], patterns: list[str] | None) -> list[Named]:
         matching = {one.name: one for one in made if fnmatch.fnmatchcase(one.name, pattern)}
         if not matching:
             raise ConfigError(unknown("arm or effect", pattern, [one.name for one in made]))
-        found |= {name: one for name, one in matching.items() if name not in found}
+        found |= matching
     return list(found.values())

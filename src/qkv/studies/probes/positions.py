@@ -99,10 +99,8 @@ def _hidden(finished: Finished) -> list[tuple[Batch, Batch]]:
 
     A token stays in its document.
     """
-    out = []
-    for batch in islice(
-        finished.parts.task.val_batches(finished.corpus, finished.model.config.sizes, 64), _SHUFFLED_WINDOWS // 64
-    ):
+    out, batches = [], finished.parts.task.val_batches(finished.corpus, finished.model.config.sizes, 64)
+    for batch in islice(batches, _SHUFFLED_WINDOWS // 64):
         moved, shown = batch.inputs.clone(), torch.ones_like(batch.inputs, dtype=torch.bool)
         shown.view(-1)[batch.positions] = False
         if batch.mask is not None:

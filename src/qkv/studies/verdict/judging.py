@@ -168,9 +168,8 @@ def judged(measured: Sequence[tuple[Contrast, Values]]) -> tuple[Effect, ...]:
         else Comparison(n=len(values), effect=None, verdict="left out")  # its values stay in the file
         for (contrast, values), result in zip(measured, results, strict=True)
     ]
-    tested = [i for i, result in enumerate(results) if result.p is not None]
-    p = {i: results[i].p or 0.0 for i in tested}
-    others = [i for i in tested if i > 0]
+    p = {i: result.p for i, result in enumerate(results) if result.p is not None}
+    others = [i for i in p if i > 0]
     p |= zip(others, corrected([p[i] for i in others], [_flippable(*measured[i]) for i in others]), strict=True)
     known = {contrast.name: values for contrast, values in measured}
     return tuple(
@@ -282,8 +281,7 @@ def contrast_values(contrast: Contrast, design: Design, reported: Reported) -> V
     for replicate in range(1, design.replicates + 1):
         read = _read(contrast, design, replicate, reported)
         if None not in read:
-            weights = [weight for weight, _, _ in contrast.terms]
-            value = sum(weight * x for weight, x in zip(weights, read, strict=True) if x is not None)
+            value = sum(weight * x for (weight, _, _), x in zip(contrast.terms, read, strict=True) if x is not None)
             values[replicate] = min(1.0, value) if contrast.unit == OF_TRAININGS else value
     return values
 
