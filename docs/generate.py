@@ -48,6 +48,7 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.request import OPTIONS
 from qkv.studies.engine.archive import ARCHIVE
 from qkv.studies.engine.assembly import preset_of
+from qkv.studies.expectation import OUTCOMES
 from qkv.studies.ladder.result import (
     CELL_COLUMNS,
     cell_cells,
@@ -59,7 +60,6 @@ from qkv.studies.ladder.result import (
 )
 from qkv.studies.question import Ask, Question
 from qkv.studies.questions import questions
-from qkv.studies.verdict.outcome import OUTCOMES
 from qkv.studies.verdict.sentences import judged_again, two_digits
 from qkv.tasks.evaluation import wilson
 from qkv.training.config import OptimizerConfig

@@ -336,7 +336,7 @@ def study(
     A script that torchrun starts in several processes makes this call in each; only the first one records and writes.
     Raises UserError if the request cannot be met (then nothing is written).
     """
-    from qkv.studies import Told, run_study
+    from qkv.studies.engine.runner import Told, run_study
     from qkv.studies.ladder.climb import run_ladder
     from qkv.views.study.ladder import write_ladder_page
     from qkv.views.study.page import write_study_page

@@ -42,14 +42,15 @@ def to_dict(config: "DataclassInstance") -> Table:
 
 def flat(config: "DataclassInstance") -> Table:
     """Every leaf of the dataclass by its dotted path: `model.sizes.d_model` -> value."""
+    return dict(leaves(to_dict(config)))
 
-    def walk(table: Table, prefix: str) -> Table:
-        leaves: Table = {}
-        for name, value in table.items():
-            leaves |= walk(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-        return leaves
 
-    return walk(to_dict(config), "")
+def leaves(table: Mapping[str, object], above: str = "") -> list[tuple[str, object]]:
+    """(dotted path, value) of what is in tables inside tables."""
+    found: list[tuple[str, object]] = []
+    for name, value in table.items():
+        found += leaves(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
+    return found
 
 
 def from_dict(cls: type[T], data: Mapping[str, object], where: str = "") -> T:

@@ -38,14 +38,14 @@ def main(source: str) -> None:
             source_sha256=corpus(text, source, scale.val_tokens, None).sha256, lr=0.003, seed=1, software="",
         )  # fmt: skip
         trials = [dataclasses.replace(trial, seed=seed) for seed in range(1, SEEDS + 1)]
-        losses_of(trials, None)  # traced once a process
+        losses_of(trials)  # traced once a process
         run_trial(trial, None)
         loop, stacked, apart = [], [], 0.0
         for _ in range(TURNS):
             began = time.perf_counter()
             ones = [run_trial(each, None)["loss"] for each in trials]
             turned = time.perf_counter()
-            together = losses_of(trials, None)
+            together = losses_of(trials)
             loop.append((turned - began) / SEEDS)
             stacked.append((time.perf_counter() - turned) / SEEDS)
             apart = max(apart, *(abs(a - b) for a, b in zip(ones, together, strict=True)))

@@ -9,7 +9,7 @@ from qkv.cli import command_parser, main
 from qkv.commands import COMMANDS
 from qkv.commands.printing.forms import FORMS, schema, schema_of
 from qkv.jsontypes import WhereThere, is_like
-from qkv.studies import questions
+from qkv.studies.questions import questions
 from qkv.studies.verdict.sentences import judged_again
 
 ROOT = Path(__file__).parents[2]

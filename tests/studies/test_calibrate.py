@@ -9,9 +9,8 @@ from qkv.studies.engine.nested import inner_design, inner_study
 from qkv.studies.engine.tuning import report_key
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.questions.calibrate import BLOCK, INNER, SIZES, derive, known_effect
+from qkv.studies.questions.calibrate import BLOCK, INNER, OUTCOMES, SIZES, derive, known_effect
 from qkv.studies.synthetic import streams
-from qkv.studies.synthetic.outcomes import OUTCOMES
 from qkv.studies.verdict.comparison import compare_rate
 from qkv.studies.verdict.statistics import bounds_of_rate, judge
 
@@ -104,8 +103,8 @@ def test_little_studies_are_real_and_share_no_training_with_others():
     one, two = (short.trial(short.arms[0], r, 0, source="", report=True) for r in (1, 2))
     inner = inner_design(two)
     assert inner.replicates == 12 and inner.trial(inner.arms[0], 7, 0, source="", report=True).seed == 7
-    measures = inner_study(one, None)
-    assert measures == inner_study(one, None)
+    measures = inner_study(one)
+    assert measures == inner_study(one)
     nulls = [measures[f"{study} null {i}"] for study in range(3) for i in range(2)]
     assert len(set(nulls)) == 6 and 0 < np.abs(nulls).max() < 1.0
     keys = [report_key(inner, arm, 7, "", lambda key: None) for arm in inner.arms]
@@ -115,7 +114,7 @@ def test_little_studies_are_real_and_share_no_training_with_others():
 @pytest.mark.slow
 def test_the_sources_are_learned_and_the_planted_effect_is_found():
     design = find("calibrate").design(Ask(quick=True))
-    measures = inner_study(design.trial(design.arms[0], 1, 0, source="", report=True), None)
+    measures = inner_study(design.trial(design.arms[0], 1, 0, source="", report=True))
     effects = [measures[f"{study} effect {i}"] for study in range(BLOCK) for i in range(INNER)]
     assert np.mean(effects) == pytest.approx(known_effect(), abs=0.02)
     assert np.mean([judge(each, 0.02) == "differs" for each in np.reshape(effects, (BLOCK, INNER))]) >= 0.6

@@ -15,11 +15,11 @@ from qkv.data.baseline.ngrams import ngram_losses
 from qkv.models.layout import Sizes
 from qkv.studies.counting import baselines_of, compared, counting_words, gate, yardstick
 from qkv.studies.engine.design import Design, Text
+from qkv.studies.expectation import OUTCOMES
 from qkv.studies.question import Ask
 from qkv.studies.questions import find, questions
 from qkv.studies.synthetic.streams import corpus
 from qkv.studies.synthetic.tasks import Recall
-from qkv.studies.verdict.outcome import OUTCOMES
 from qkv.studies.verdict.sentences import judged_again
 from qkv.tasks import find_task
 from qkv.views.study.section import as_shown

@@ -60,7 +60,7 @@ def test_predictions_of_counting_are_distributions_whose_loss_is_that_of_the_sta
     targets = np.asarray(made.val.ids[1:801], dtype=np.int64)[places]
     loss = -counted[:, np.arange(len(places)), targets].mean(1)
     assert loss[0] > loss[1] + 0.1 and loss[1] == pytest.approx(streams.markov_entropy(MATRIX), abs=0.05)
-    names = streams._ids(made.tokenizer, 6)
+    names = np.array([made.tokenizer.vocabulary[streams.word(i)] for i in range(6)])
     states = np.argmax(inputs.reshape(-1)[places][:, None] == names, axis=1)
     off = np.abs(np.exp(counted[1:, :, names]) - MATRIX[states])
     assert off[0].max() < 0.02 and off[1].mean() < 0.02, "threes are counted on fewer"

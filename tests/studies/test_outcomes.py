@@ -11,7 +11,6 @@ from qkv.studies.expectation import Expected
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
 from qkv.studies.verdict.judging import judged, numbered
-from qkv.studies.verdict.outcome import outcome
 from qkv.studies.verdict.sentences import effect_row, expected_words
 
 MARGIN = 0.1
@@ -49,7 +48,7 @@ def interval(x: float, confidence: float, *, middle: float, half: float) -> tupl
     ],
 )
 def test_an_expectation_is_met_failed_or_open_by_its_interval(expected, middle, half, wanted):
-    assert outcome(Expected(**expected), partial(interval, middle=middle, half=half), MARGIN) == wanted
+    assert Expected(**expected).outcome(partial(interval, middle=middle, half=half), MARGIN) == wanted
 
 
 def contrast(name: str, **more) -> Contrast:

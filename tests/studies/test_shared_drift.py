@@ -2,13 +2,17 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from qkv.data.corpus import Corpus
 from qkv.errors import ConfigError, SourceError
+from qkv.randomness import generator
 from qkv.studies.engine.assembly import parts_of
 from qkv.studies.engine.design import Arm, Scale, Text, Trial
 from qkv.studies.engine.training import TRAINERS, run_trial
@@ -26,6 +30,40 @@ PLANTED = {
 STEPS = {"copy": 150}
 D_VOCAB = 16
 """Of 11 words and 5 special tokens, which the streams draw as well."""
+
+
+def planted(text: Text, source: str, cache: Path | None) -> Corpus:
+    """Independent tokens, into which one kind of structure is planted.
+
+    Each is drawn from all there are, the k-th most frequent with a weight of k ** -`exponent` (0: all alike). Then each
+    is, with the probability `bigram`, the one successor of the token before it, a permutation, and with that of `copy`
+    the token `lag` places before it. Without an exponent these leave all tokens equally frequent.
+    """
+    s = dict(text.settings)
+    tokenizer, _ = streams._words(s["words"])
+    n, found = tokenizer.d_vocab, []
+    weights = np.arange(1, n + 1) ** -float(s.get("exponent", 0.0))
+    successor = generator("study", "planted", n).permutation(n)
+    for size, part in (("tokens", "train"), ("val_tokens", "val")):
+        draws = generator("study", "planted", part)
+        ids, chance = draws.choice(n, s[size], p=weights / weights.sum()), draws.random(s[size])
+        follows = chance < s.get("bigram", 0.0)
+        copies = ~follows & (chance < s.get("bigram", 0.0) + s.get("copy", 0.0))
+        lag = s.get("lag", 1)
+        for i in range(lag, len(ids)):
+            if follows[i]:
+                ids[i] = successor[ids[i - 1]]
+            elif copies[i]:
+                ids[i] = ids[i - lag]
+        found.append(ids)
+    return streams._made("planted", "", tokenizer, *found)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def planted_texts() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "STREAMS", {**streams.STREAMS, "planted": planted})
+        yield
 
 
 def trial(kind: str, labels: str = "real", seed: int = 0, steps: int = 0) -> Trial:

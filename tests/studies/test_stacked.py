@@ -25,15 +25,15 @@ def trials() -> list[Trial]:
 
 
 def test_a_stack_of_trainings_gives_the_losses_of_the_loop(trials):
-    stacked = losses_of(trials, None)
+    stacked = losses_of(trials)
     assert stacked == pytest.approx([run_trial(trial, None)["loss"] for trial in trials], abs=2e-5)
     assert len(set(stacked)) == len(trials) and max(stacked) < 1.75, "they differ, and they learned"
-    assert stacked == losses_of(trials, None), "the same bits when made again"
+    assert stacked == losses_of(trials), "the same bits when made again"
 
 
 def test_a_stacked_training_that_diverges_is_said_to(trials):
     wild = dataclasses.replace(trials[0], lr=1e30)
-    ours = losses_of([wild, trials[1]], None)
+    ours = losses_of([wild, trials[1]])
     theirs = [run_trial(trial, None) for trial in (wild, trials[1])]
     assert theirs[0]["diverged"] and ours[0] == math.inf and ours[1] == pytest.approx(theirs[1]["loss"], abs=2e-5)
 
@@ -45,4 +45,4 @@ def test_what_a_stack_does_not_do_is_refused(trials):
         dataclasses.replace(trials[0].arm, optimizer="sgd"),
     ):
         with pytest.raises(AssertionError):
-            losses_of([dataclasses.replace(trials[0], arm=arm)], None)
+            losses_of([dataclasses.replace(trials[0], arm=arm)])

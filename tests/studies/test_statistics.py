@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.errors import ConfigError
-from qkv.studies.synthetic.outcomes import OUTCOMES
+from qkv.studies.questions.calibrate import OUTCOMES
 from qkv.studies.verdict import statistics as ours
 from qkv.studies.verdict.comparison import compare, compare_rate
 

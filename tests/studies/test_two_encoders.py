@@ -30,7 +30,7 @@ def test_an_lstm_is_measured_on_its_outputs_and_attention_on_what_its_blocks_lea
         hidden = model.hidden(ids, hook=lambda name, x: record.setdefault(name, x))
     real = ~np.isin(ids[0].numpy(), list(finished.corpus.tokenizer.special.values()))
     first = seen.vectors[:, seen.windows == 0]
-    assert seen.n_layers == 3 and first.shape[1] == real.sum()
+    assert len(seen.vectors) == 3 and first.shape[1] == real.sum()
     for layer in range(2):
         assert np.allclose(first[layer + 1], record[f"L{layer}.resid_post"][0].numpy()[real], atol=1e-6)
     if kind == "LSTM":  # no norm, MLP or skip connection stands between

@@ -20,7 +20,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Self, TypeVar
 
 from qkv.config import load_toml
 from qkv.errors import DamagedFileError, RunFolderError, StorageError, UserError, nearest, too_long, typed
@@ -524,7 +524,7 @@ class RunFolder:
         while self._locks:
             os.close(self._locks.pop())
 
-    def __enter__(self) -> "RunFolder":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

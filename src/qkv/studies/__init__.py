@@ -8,24 +8,3 @@ verdict/      intervals, equivalence, the rule of the verdict; all that is said 
 table         the form of a study: arms and effects as tables
 questions/    one file per study
 """
-
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.engine.runner import Made, Told, run_study
-from qkv.studies.question import Ask, Question
-from qkv.studies.questions import find, questions
-
-__all__ = [
-    "Arm",
-    "Ask",
-    "Contrast",
-    "Design",
-    "Grid",
-    "Made",
-    "Question",
-    "Scale",
-    "Text",
-    "Told",
-    "find",
-    "questions",
-    "run_study",
-]

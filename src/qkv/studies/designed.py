@@ -96,29 +96,23 @@ class Design:
 
     def table(self) -> JsonObject:
         """What its file would hold. Raises ConfigError for code of one's own that other processes could not find."""
-        usual: JsonObject = {
-            "steps": self.steps, "seeds": self.seeds, "tokenizer": self.tokenizer, "vocab": self.vocab,
-            "budget": {"minutes": self.minutes} if self.minutes else None,
-        }  # fmt: skip
-        arms = {name: _arm(arm) for name, arm in self.arms.items()}
-        return {
-            "question": self.question, "source": str(self.source), "task": self.task, "base": dict(self.base),
-            "arms": arms, "effects": [_effect(each) for each in self.effects],
-        } | {name: value for name, value in usual.items() if value}  # fmt: skip
+        made = {**vars(self), "source": str(self.source), "base": dict(self.base)}
+        made["budget"] = {"minutes": self.minutes} if self.minutes else None
+        made["arms"] = {name: _arm(arm) for name, arm in self.arms.items()}
+        made["effects"] = [_effect(each) for each in self.effects]
+        said = made.keys() - {"name", "minutes"}
+        return {k: v for k, v in made.items() if k in said and (v or k in ("question", "source", "arms", "effects"))}
 
 
 def _arm(arm: Arm) -> JsonObject:
-    more: JsonObject = {"trainer": arm.trainer, "labels": arm.labels, "tune": arm.tune, "probes": list(arm.probes)}
-    made: JsonObject = {"set": dict(arm.set), "changes": list(arm.changes), "what": arm.what}
-    return made | {name: value for name, value in more.items() if value}
+    made = {**vars(arm), "set": dict(arm.set), "changes": list(arm.changes), "probes": list(arm.probes)}
+    return {name: value for name, value in made.items() if value}
 
 
 def _effect(effect: Effect) -> JsonObject:
-    of = spec_of(effect.of, "of") if callable(effect.of) else effect.of
-    more: JsonObject = {"between": list(effect.between or ()), "arm": effect.arm, "unit": effect.unit}
-    more["expected"] = effect.expected.to_json() if effect.expected else {}
-    made: JsonObject = {"name": effect.name, "what": effect.what, "of": of, "margin": effect.margin}
-    return made | {name: value for name, value in more.items() if value}
+    made = {**vars(effect), "of": spec_of(effect.of, "of") if callable(effect.of) else effect.of}
+    made |= {"between": list(effect.between or ()), "expected": effect.expected and effect.expected.to_json()}
+    return {name: value for name, value in made.items() if value or name in ("name", "of", "margin")}
 
 
 STUDIES: Registry[Design] = Registry("studies", {}, instance_of(Design))

@@ -1,14 +1,18 @@
-"""What a study expects of an effect, stated as data before the first training, so that it can be judged.
+"""What a study expects of an effect, stated as data before the first training, and what became of it.
 
 One of: above a value, below a value, within a distance of a value, less than another effect, more than another effect.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from qkv.errors import ConfigError
 from qkv.jsontypes import JsonObject
+
+OUTCOMES = ("met", "failed", "open")
+Bounds = Callable[[float, float], tuple[float, float]]
+"""(x, confidence) -> the interval of the effect minus x; a constant has one of no width."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,3 +64,23 @@ class Expected:
                     f"{name} in expected{where} is {given!r}; expected {'a name' if is_name else 'a number'}"
                 )
         return cls(**value)  # pyright: ignore[reportArgumentType]
+
+    def outcome(self, bounds: Bounds, margin: float) -> str:
+        """One of `OUTCOMES`. With less_than or more_than, `bounds` is of the effect minus that other one.
+
+        Above or below x: met where the 95% interval lies wholly on that side of x; failed where it lies wholly on the
+        other side, or where the 90% interval lies within the margin of x. Near: met where the 90% interval lies within
+        the stated distance, failed where the 95% interval lies wholly outside it. Else open.
+        """
+        if self.near is not None and self.within is not None:
+            low, high = bounds(self.near, 0.95)
+            inner_low, inner_high = bounds(self.near, 0.90)
+            if -self.within <= inner_low and inner_high <= self.within:
+                return "met"
+            return "failed" if low > self.within or high < -self.within else "open"
+        x = self.above if self.above is not None else self.below if self.below is not None else 0.0
+        (low, high), (inner_low, inner_high) = bounds(x, 0.95), bounds(x, 0.90)
+        met, against = (low > 0, high < 0) if self.above is not None or self.more_than else (high < 0, low > 0)
+        if met:
+            return "met"
+        return "failed" if against or (-margin < inner_low and inner_high < margin) else "open"

@@ -15,31 +15,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar, cast
 
+from qkv.config import leaves
 from qkv.errors import ConfigError, unknown
 from qkv.extensions import load
 from qkv.jsontypes import JsonMapping, JsonObject
-from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies import table as form
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, in_order
 from qkv.studies.question import Accounts, Ask, Ladder, Plain, Published, Question, make_design
-from qkv.studies.table import (
-    ARM_KEYS,
-    EFFECT_KEYS,
-    arm_fields,
-    checked,
-    contrast_of,
-    filled,
-    filled_item,
-    in_order,
-    leaves,
-    repeated,
-    with_sets,
-    with_usual,
-)
 
 Named = TypeVar("Named", Arm, Contrast)
 Given = Callable[[Ask, dict[str, Text], Scale], JsonObject]
 """What a function of a question counts on its texts, which it may add to: names in braces, and what is `when`."""
 
-_KEYS: Mapping[str, str] = {**ARM_KEYS, "name": "text", "text": "text", "task": "text"}
+_KEYS: Mapping[str, str] = {**form.ARM_KEYS, "name": "text", "text": "text", "task": "text"}
 _TABLES = ("values", "texts", "sets", "usual", "quick", "full", "arms", "effects", "given")
 _HOOKS = ("derive", "counted")
 _VARIANT = ("replicates", "grid", "values", "arms", "effects")
@@ -79,7 +67,7 @@ def _design(name: str, table: JsonObject, given: Given, ask: Ask) -> Design:
     scale = Scale(**_shared()[kind] | {key: value for key, value in variant.items() if key not in _VARIANT})
     case = _Case(ask, {**table.get("values", {}), **variant.get("values", {}), **vars(scale)})
     texts = {
-        text.get("name", key): _text(filled_item(text, case.values, key))
+        text.get("name", key): _text(form.filled_item(text, case.values, key))
         for key, text in table.get("texts", {"text": {}}).items()
         if case.holds(text, case.values)
     }
@@ -106,7 +94,7 @@ class _Case:
 
     def holds(self, item: JsonMapping, names: JsonMapping) -> bool:
         """Whether all that an item is for holds."""
-        words = cast("list[str]", filled(item.get("when", []), names, "when"))
+        words = cast("list[str]", form.filled(item.get("when", []), names, "when"))
         return all(self._is(word.removeprefix("not ")) != word.startswith("not ") for word in words)
 
     def _is(self, word: str) -> bool:
@@ -131,17 +119,17 @@ def _text(table: JsonObject) -> Text:
 def _arms(table: JsonObject, case: _Case) -> list[Arm]:
     sets, found = {**_shared()["sets"], **table.get("sets", {})}, []
     items = [{"name": name, **arm} for name, arm in table["arms"].items()]
-    for item, names in repeated(items, _KEYS, case.values):
+    for item, names in form.repeated(items, _KEYS, case.values):
         if case.holds(item, names):
-            whole = with_sets(item, sets, names)
-            found.append(_arm(filled_item(whole, names, item["name"])))
+            whole = form.with_sets(item, sets, names)
+            found.append(_arm(form.filled_item(whole, names, item["name"])))
     return found
 
 
 def _arm(item: JsonObject) -> Arm:
     """An arm at the study's size, but for what it sets. Raises ConfigError."""
     where = f"arms.{item['name']}"
-    checked(item, where, _KEYS, ("what",))
+    form.checked(item, where, _KEYS, ("what",))
     layout, sizes, settings, own = {}, {}, {}, {}
     for path, value in leaves(item.get("set", {})):
         if path == "preset" or path.startswith("training."):
@@ -157,15 +145,15 @@ def _arm(item: JsonObject) -> Arm:
             raise ConfigError(f"{where}.set: {unknown('setting', path, known)}")
     own |= {key: item[key] for key in ("name", "what", "text", "task") if key in item}
     own |= {"layout": in_order(layout), "sizes": in_order(sizes), "settings": in_order(settings)}
-    return Arm(changes=tuple(item.get("changes", ())), **own, **arm_fields(item, where))
+    return Arm(changes=tuple(item.get("changes", ())), **own, **form.arm_fields(item, where))
 
 
 def _contrasts(table: JsonObject, case: _Case, words: Mapping[str, str]) -> list[Contrast]:
     often, usual, found = _shared()["effects"], table.get("usual", {}), []
-    items = [with_usual(item, often[item["use"]] if "use" in item else usual) for item in table["effects"]]
-    for item, names in repeated(items, EFFECT_KEYS, case.values):
+    items = [form.with_usual(item, often[item["use"]] if "use" in item else usual) for item in table["effects"]]
+    for item, names in form.repeated(items, form.EFFECT_KEYS, case.values):
         if case.holds(item, names):
-            found.append(contrast_of(item, names, words))
+            found.append(form.contrast_of(item, names, words))
     return found
 
 
@@ -178,5 +166,5 @@ def _chosen(made: list[Named], patterns: list[str] | None) -> list[Named]:
         matching = {one.name: one for one in made if fnmatch.fnmatchcase(one.name, pattern)}
         if not matching:
             raise ConfigError(unknown("arm or effect", pattern, [one.name for one in made]))
-        found |= {name: one for name, one in matching.items() if name not in found}
+        found |= matching
     return list(found.values())

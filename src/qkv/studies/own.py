@@ -6,8 +6,6 @@ would have, unless the file sets one. The file is checked as a whole, against it
 """
 
 import dataclasses
-import glob
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qkv.changes import parse_changes
-from qkv.config import flat, load_toml, whole_path
+from qkv.config import flat, leaves, load_toml, whole_path
 from qkv.data.config import whole_source
 from qkv.data.corpus import Corpus
 from qkv.errors import ConfigError, UserError, missing_file, several, unknown
@@ -27,26 +25,15 @@ from qkv.recipe import RunConfig, assemble
 from qkv.recipe.build import check_reached
 from qkv.recipe.manifest import code_of
 from qkv.recipe.request import OPTIONS, Request, as_written, resolve
+from qkv.studies import table as form
 from qkv.studies.designed import Design as Designed
 from qkv.studies.engine.assembly import config_of, software
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text, Trial
 from qkv.studies.engine.estimate import Estimate, estimate
-from qkv.studies.engine.store import folder_of
+from qkv.studies.engine.store import designs_in, folder_of, folders_beside
 from qkv.studies.engine.training import run_trial
 from qkv.studies.probes.registry import is_metric, metric
 from qkv.studies.question import Ask, Plain, Question, make_design
-from qkv.studies.table import (
-    ARM_KEYS,
-    EFFECT_KEYS,
-    arm_fields,
-    checked,
-    contrast_of,
-    filled_item,
-    leaves,
-    repeated,
-    with_sets,
-    with_usual,
-)
 from qkv.studies.verdict.judging import ON_THE_WAY
 from qkv.studies.verdict.sentences import expected_words
 from qkv.tasks import find_task
@@ -82,8 +69,8 @@ _KEYS = {
     "task": "text", "tokenizer": "text", "vocab": "a whole number", "base": "a table", "arms": "a table",
     "effects": "a list", "values": "a table", "sets": "a table", "usual": "a table",
 }  # fmt: skip
-_OWN_ARM_KEYS = {key: kind for key, kind in ARM_KEYS.items() if key not in ("before", "when")}
-_OWN_EFFECT_KEYS = {key: kind for key, kind in EFFECT_KEYS.items() if key not in ("use", "when")}
+_OWN_ARM_KEYS = {key: kind for key, kind in form.ARM_KEYS.items() if key not in ("before", "when")}
+_OWN_EFFECT_KEYS = {key: kind for key, kind in form.EFFECT_KEYS.items() if key not in ("use", "when")}
 _TRAINERS = ("loop", "none", "other seed", "two halves", "mapped rows", "timed")
 _SETTABLE = ("model.", "training.optimizer.", "training.schedule.", "training.batch_size", "training.accumulate")
 """Beginnings of the settings that arms may have."""
@@ -280,15 +267,13 @@ class Own:
 
     def _begun(self, ask: Ask, design: Design, within: Path) -> Design | None:
         """The design of a folder of this file and text, with the replicates that are asked for or the most it had."""
-        beginning = glob.escape(folder_of(design, within).name.removesuffix(design.protocol[:8]))
         found = []
-        for path in sorted(within.glob(f"{beginning}{'[0-9a-f]' * 8}/design-*.json")):
-            made = json.loads(path.read_text(encoding="utf-8"))
-            steps = made["scale"]["steps"]
-            if made["source_sha256"] != design.source_sha256 or (self.steps and steps != self.steps):
-                continue
-            as_begun = dataclasses.replace(self.design(ask, steps), replicates=ask.seeds or made["replicates"])
-            found += [as_begun] if folder_of(as_begun, within) == path.parent else []
+        for place in sorted((folder_of(design, within), *folders_beside(design, within))):
+            for made in designs_in(place):
+                steps = made["scale"]["steps"]
+                if made["source_sha256"] == design.source_sha256 and self.steps in (0, steps):
+                    as_begun = dataclasses.replace(self.design(ask, steps), replicates=ask.seeds or made["replicates"])
+                    found += [as_begun] if folder_of(as_begun, within) == place else []
         return max(found, key=lambda each: each.replicates, default=None)
 
     def _check_quantities(self, design: Design, cache: Path | None) -> None:
@@ -321,11 +306,6 @@ def _located(path: Path, where: str = "") -> Iterator[None]:
         raise type(error)(f"{path}: {where and f'{where}: '}{error}") from None
 
 
-def is_own(name: str) -> bool:
-    """Whether what was typed for a question is a file of one's own."""
-    return name.endswith(".toml")
-
-
 def of_design(design: Designed) -> Own:
     """The study that a `Design` describes. Raises as `read`."""
     path = Path(design.title)
@@ -348,8 +328,8 @@ def read(path: Path) -> Own:
 
 def _read(path: Path, given: JsonObject) -> Own:
     """The study that a table describes; `path` names it, and is where its source may lie."""
-    table = checked(given, "", _KEYS, ("question", "source", "arms", "effects"))
-    budget = checked(table.get("budget", {}), "budget", {"minutes": "a number"}, ())
+    table = form.checked(given, "", _KEYS, ("question", "source", "arms", "effects"))
+    budget = form.checked(table.get("budget", {}), "budget", {"minutes": "a number"}, ())
     for name, value in {"steps": table.get("steps", 1), "seeds": table.get("seeds", 2), **budget}.items():
         least = 2 if name == "seeds" else 0
         if not (value >= least and 0 < value < math.inf):
@@ -363,7 +343,7 @@ def _read(path: Path, given: JsonObject) -> Own:
     base = _Arm(name="base", what="", settings=_settings(of_base, "base"), changes=changes)
     items = [{"name": name, **_item(value, f"arms.{name}", _OWN_ARM_KEYS)} for name, value in table["arms"].items()]
     of_sets = {name: _item(value, f"sets.{name}", _OWN_ARM_KEYS) for name, value in table.get("sets", {}).items()}
-    arms = tuple(_read_arm(item, names, base, of_sets) for item, names in repeated(items, _OWN_ARM_KEYS, values))
+    arms = tuple(_read_arm(item, names, base, of_sets) for item, names in form.repeated(items, _OWN_ARM_KEYS, values))
     called = [arm.name for arm in arms]
     if twice := [name for name in called if called.count(name) > 1]:
         raise ConfigError(f"two arms are called {twice[0]!r}; where each repeats one, put braces into its name")
@@ -396,20 +376,20 @@ def _source(path: Path, source: str) -> str:
 
 def _item(value: object, where: str, keys: Mapping[str, str]) -> JsonObject:
     """A table; what its keys hold is checked once it is repeated. Raises ConfigError for what is none."""
-    return value if isinstance(value, dict) else checked(value, where, keys)
+    return value if isinstance(value, dict) else form.checked(value, where, keys)
 
 
 def _read_arm(item: JsonObject, names: JsonMapping, base: _Arm, sets: Mapping[str, JsonObject]) -> _Arm:
-    made = filled_item(with_sets(item, sets, names), names, f"arms.{item['name']}")
+    made = form.filled_item(form.with_sets(item, sets, names), names, f"arms.{item['name']}")
     name = str(made.pop("name"))
     where = f"arms.{name}"
-    table = checked(made, where, _OWN_ARM_KEYS)
+    table = form.checked(made, where, _OWN_ARM_KEYS)
     own, changes = _settings(table.get("set", {}), f"{where}.set"), _changes(table.get("changes", []), where)
     does = [f"{_called(path)} {str(v).lower() if isinstance(v, bool) else v}" for path, v in own.items()]
     what = table.get("what") or "; ".join([*does, *changes]) or "as the base"
     if table.get("trainer", "loop") not in _TRAINERS:
         raise ConfigError(f"{where}: {unknown('trainer', table['trainer'], _TRAINERS)}")
-    settings, fields = {**base.settings, **own}, arm_fields(table, where)
+    settings, fields = {**base.settings, **own}, form.arm_fields(table, where)
     return _Arm(name=name, what=what, settings=settings, changes=(*base.changes, *changes), fields=fields)
 
 
@@ -452,12 +432,12 @@ def _settings(given: JsonMapping, where: str) -> JsonObject:
 def _read_effects(table: JsonMapping, arms: Sequence[_Arm], values: JsonMapping) -> Iterator[Contrast]:
     usual, words = table.get("usual", {}), {arm.name: arm.what for arm in arms}
     items = [
-        {**with_usual(_item(value, where, _OWN_EFFECT_KEYS), usual), "where": where}
+        {**form.with_usual(_item(value, where, _OWN_EFFECT_KEYS), usual), "where": where}
         for where, value in ((f"effects[{i}]", value) for i, value in enumerate(table["effects"], start=1))
     ]
-    for item, names in repeated(items, _OWN_EFFECT_KEYS, values):
+    for item, names in form.repeated(items, _OWN_EFFECT_KEYS, values):
         where = item.pop("where")
-        yield _with_unit(contrast_of(item, names, words, where, _OWN_EFFECT_KEYS), "unit" in item, arms, where)
+        yield _with_unit(form.contrast_of(item, names, words, where, _OWN_EFFECT_KEYS), "unit" in item, arms, where)
 
 
 def _with_unit(effect: Contrast, has_unit: bool, arms: Sequence[_Arm], where: str) -> Contrast:

@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 from qkv.errors import ConfigError, several, unknown
 from qkv.jsontypes import JsonMapping, JsonObject
-from qkv.studies.engine.design import Contrast, Pairs
+from qkv.studies.engine.design import Contrast, in_order
 from qkv.studies.engine.initial_tables import TABLES
 from qkv.studies.engine.training import TRAINERS
 from qkv.studies.expectation import Expected
@@ -101,10 +101,9 @@ def repeated(items: Sequence[JsonObject], keys: Mapping[str, str], values: JsonM
     """
     groups: list[list[JsonObject]] = []
     for item in items:
-        if item.get("each") == _TOGETHER and groups:
-            groups[-1].append(item)
-        else:
-            groups.append([item])
+        if item.get("each") != _TOGETHER or not groups:
+            groups.append([])
+        groups[-1].append(item)
     for group in groups:
         for chosen in _choices(group[0], values):
             for item in group:
@@ -139,15 +138,6 @@ def filled_item(item: JsonObject, names: JsonMapping, where: str) -> JsonObject:
 # arms and effects
 
 
-def in_order(given: object) -> Pairs:
-    """A table as (name, value) pairs, lists as tuples."""
-
-    def frozen(value: object) -> object:
-        return tuple(map(frozen, value)) if isinstance(value, list) else value
-
-    return tuple((name, frozen(value)) for name, value in cast("JsonObject", given).items())
-
-
 def with_sets(arm: JsonObject, sets: Mapping[str, JsonObject], names: JsonMapping) -> JsonObject:
     """An arm with the settings that it has in common with others.
 
@@ -171,14 +161,6 @@ def _merged(one: JsonObject, other: JsonObject) -> JsonObject:
         else:
             made[key] = before + value if isinstance(before, list) and isinstance(value, list) else value
     return made
-
-
-def leaves(table: JsonMapping, above: str = "") -> list[tuple[str, object]]:
-    """(path, value) of settings in tables inside tables."""
-    found: list[tuple[str, object]] = []
-    for name, value in table.items():
-        found += leaves(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
-    return found
 
 
 def arm_fields(arm: JsonObject, where: str) -> JsonObject:
@@ -241,14 +223,14 @@ def _ways(parts: Sequence[T]) -> list[tuple[float, T]]:
 
 
 def _weighted(given: list[object], where: str) -> tuple[tuple[float, str, str], ...]:
+    found = []
     for term in given:
-        if not (isinstance(term, list) and [type(part) for part in term][1:] == [str, str]) or (
-            isinstance(term[0], bool) or not isinstance(term[0], int | float)
-        ):
-            raise ConfigError(f'{where}.terms holds {term!r}; expected [weight, "arm", "quantity"]')
-    return tuple(
-        (float(weight), arm, quantity) for weight, arm, quantity in cast("list[tuple[float, str, str]]", given)
-    )
+        match term:
+            case [int() | float() as weight, str() as arm, str() as quantity] if not isinstance(weight, bool):
+                found.append((float(weight), arm, quantity))
+            case _:
+                raise ConfigError(f'{where}.terms holds {term!r}; expected [weight, "arm", "quantity"]')
+    return tuple(found)
 
 
 def contrast_of(

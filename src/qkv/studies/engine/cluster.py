@@ -17,10 +17,10 @@ from typing import Any
 from qkv.errors import ConfigError, Interrupted, MissingExtra, RunError
 from qkv.installing import install
 from qkv.jsontypes import JsonObject
+from qkv.studies.engine.assembly import software
 from qkv.studies.engine.tuning import Job
-from qkv.studies.engine.worker import row_of
+from qkv.studies.engine.worker import answer, row_of
 
-Row = JsonObject
 _TRIES_AGAIN = 3
 """How often a training is made again whose worker died."""
 _GLANCE_SECONDS = 0.2
@@ -49,16 +49,16 @@ class Cluster:
         except ImportError:
             raise MissingExtra(f"--on {on} needs another library; type: {install('cluster')}") from None
         self._ray: Any = ray
-        self._quiet = contextlib.redirect_stdout(sys.stderr)  # Ray says there whom it lost; stdout is for the verdict
-        self._quiet.__enter__()
         quiet: JsonObject = {"include_dashboard": False} if on == "ray" else {}
-        try:
-            ray.init(address=on.removeprefix(_SCHEME) if on != "ray" else None, log_to_driver=False, **quiet)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            self._quiet.__exit__(None, None, None)
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise RunError(f"no Ray cluster could be reached at {on}: {reason}") from None
-        self._joined = True
+        with contextlib.ExitStack() as joined:  # Ray says whom it lost; stdout is for the verdict
+            joined.enter_context(contextlib.redirect_stdout(sys.stderr))
+            try:
+                ray.init(address=on.removeprefix(_SCHEME) if on != "ray" else None, log_to_driver=False, **quiet)
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+                raise RunError(f"no Ray cluster could be reached at {on}: {reason}") from None
+            joined.callback(ray.shutdown)
+            self._joined = joined.pop_all()
         self.size = max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._cache = "" if cache is None else str(cache)
         self._remote = ray.remote(num_cpus=1, max_retries=_TRIES_AGAIN)(made_there)
@@ -66,48 +66,36 @@ class Cluster:
 
     def start(self, job: Job) -> None:
         """Send a job; it waits there where no core is free."""
-        from qkv.studies.engine.assembly import software
-
         self._running[self._remote.remote(job.trial.to_json(), self._cache, software())] = job
 
-    def finished(self, stop: Callable[[], bool]) -> tuple[Job, Row]:
+    def finished(self, stop: Callable[[], bool]) -> tuple[Job, JsonObject]:
         """The next job that ended, with its row. Raises what the training raised, RunError where it died too often.
 
         Once `stop()` says so, nothing is waited for: Interrupted.
         """
-        while True:
-            ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=_GLANCE_SECONDS)
-            if ended:
-                break
+        while not (ended := self._ray.wait(list(self._running), num_returns=1, timeout=_GLANCE_SECONDS)[0]):
             if stop():
                 raise Interrupted("stopped")
         job = self._running.pop(ended[0])
         try:
-            answer = json.loads(self._ray.get(ended[0]))
+            answered = json.loads(self._ray.get(ended[0]))
         except self._ray.exceptions.RayError as error:
             raise RunError(
                 f"a training was lost on the cluster, {_TRIES_AGAIN + 1} times: {type(error).__name__}; every training"
                 " that finished is kept, and the same command goes on from there"
             ) from None
-        return job, row_of(answer)
+        return job, row_of(answered)
 
     def close(self) -> None:
         """Give up what is running, and leave; a cluster that was started here ends. Once more does nothing."""
-        if not self._joined:
-            return
-        self._joined = False
         for waiting in self._running:
             self._ray.cancel(waiting, force=True)
         self._running = {}
-        self._ray.shutdown()
-        self._quiet.__exit__(None, None, None)
+        self._joined.close()
 
 
 def made_there(trial: str, cache: str, wanted: str) -> str:
     """On a machine of the cluster: the row of a trial, or what went wrong, as JSON."""
-    from qkv.studies.engine.assembly import software
-    from qkv.studies.engine.worker import answer
-
     if software() != wanted:
         message = f"a machine of the cluster has {software()}, and this one {wanted}: its rows would be of other bits"
         return json.dumps({"error": "RunError", "message": f"{message}; install the same on all of them"})

@@ -31,6 +31,15 @@ Pairs = tuple[tuple[str, Any], ...]
 """Settings as (name, value), hashable and in order."""
 
 
+def in_order(table: JsonMapping) -> Pairs:
+    """A table as (name, value) pairs, lists as the tuples that the dataclasses here hold."""
+
+    def tupled(value: object) -> object:
+        return tuple(map(tupled, value)) if isinstance(value, list) else value
+
+    return tuple((name, tupled(value)) for name, value in table.items())
+
+
 def canonical(value: object) -> str:
     """One JSON text per value: keys sorted, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -148,14 +157,14 @@ class Arm:
     tune: str = "own"
     """`own`: tuned in each replicate; `none`: at the centre; else the arm whose rate it takes over."""
     trainer: str = "loop"
-    """Name in `studies.training.TRAINERS`."""
+    """Name in `studies.engine.training.TRAINERS`."""
     labels: str = "real"
     """`uniform` trains the random-label control (`tasks.batch.with_uniform_labels`). Studies of earlier versions may
     hold `random`, tokens from random places of the text, which nothing trains on any more."""
     tables: tuple[tuple[str, str], ...] = ()
     """(address, table): start values made from the text, by a name in `studies.engine.initial_tables.TABLES`."""
     probes: tuple[str, ...] = ()
-    """What is measured on the trained model: names in `studies.probes.PROBES`."""
+    """What is measured on the trained model: names in `studies.probes.registry.PROBES`."""
     before: Pairs = ()
     """What the trainer `pretrained` trains the body for first: task, lr, changes, fields of the scale that differ."""
     settings: Pairs = ()
@@ -231,12 +240,10 @@ def _plain(part: "Arm | Scale | Contrast | Grid") -> JsonObject:
 
     What is constant is no choice: it is seen in the values. Nor are rules that only judge them.
     """
-    fields = (dataclasses.asdict(part) | _expected(part)).items()
-    return {name: value for name, value in fields if name not in _JUDGED and (name not in _LATER or value)}
-
-
-def _expected(part: "Arm | Scale | Contrast | Grid") -> JsonObject:
-    return {"expected": part.expected.to_json()} if isinstance(part, Contrast) and part.expected else {}
+    fields = dataclasses.asdict(part)
+    if isinstance(part, Contrast) and part.expected:
+        fields["expected"] = part.expected.to_json()
+    return {name: value for name, value in fields.items() if name not in _JUDGED and (name not in _LATER or value)}
 
 
 @lru_cache(maxsize=4096)
@@ -268,16 +275,10 @@ class Trial:
     @property
     def key(self) -> str:
         """Of everything that decides the outcome; where the file lies does not."""
-        rest: JsonObject = {
-            "lr": self.lr,
-            "seed": self.seed,
-            "software": self.software,
-            "source_sha256": self.source_sha256,
-        }
         parts = {"arm": _written(self.arm), "scale": _written(self.scale), "text": _written(self.text)}
+        parts |= {name: canonical(getattr(self, name)) for name in ("lr", "seed", "software", "source_sha256")}
         if self.slice is not None:
-            rest["slice"] = dataclasses.asdict(self.slice)
-        parts |= {name: canonical(value) for name, value in rest.items()}
+            parts["slice"] = canonical(dataclasses.asdict(self.slice))
         what = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
         return hashlib.sha256(f"[{self.format},{{{what}}}]".encode()).hexdigest()[:20]
 
@@ -289,19 +290,9 @@ class Trial:
     def from_json(cls, text: str) -> "Trial":
         """A trial from `to_json`."""
         data = json.loads(text)
-        arm, cut, scale = (_tuples(data.pop(name)) for name in ("arm", "text", "scale"))
-        part = data.pop("slice")
-        data["slice"] = None if part is None else Slice(**part)
+        arm, cut, scale = (dict(in_order(data.pop(name))) for name in ("arm", "text", "scale"))
+        data["slice"] = data["slice"] and Slice(**data["slice"])
         return cls(arm=Arm(**arm), text=Text(**cut), scale=Scale(**scale), **data)
-
-
-def _tuples(data: JsonMapping) -> JsonObject:
-    """JSON's lists as the tuples that the dataclasses hold."""
-
-    def tupled(value: object) -> object:
-        return tuple(tupled(item) for item in value) if isinstance(value, list) else value
-
-    return {name: tupled(value) for name, value in data.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

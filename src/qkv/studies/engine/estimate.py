@@ -170,25 +170,16 @@ def _seconds(trial: Trial, cache: Path | None) -> tuple[float, float]:
     if trial.arm.trainer == "none":
         return _clock(trial, cache, 1), 0.0
     _clock(trial, cache, 1)  # reads the text, warms everything up
-    short, long = _clocks(trial, cache)
+    timed: list[tuple[float, float]] = []  # by turns, so that a while in which the machine is busy falls on both
+    while len(timed) < (_TIMES if sum(map(sum, timed)) < _ENOUGH else _FEWEST):
+        timed.append((_clock(trial, cache, _SHORT), _clock(trial, cache, _LONG)))
+    short, long = (min(each) for each in zip(*timed, strict=True))  # what else the machine does only adds
     step = max(1e-5, (long - short) / (_LONG - _SHORT))
     scale = trial.scale
     tokens = scale.batch_size * scale.n_ctx
     scoring = step * scale.val_tokens / tokens / 3
     probing = 11 if "reset" in trial.arm.probes else 1  # resets score the validation part once a matrix
     return short + step * scale.steps + scoring * (scale.evaluations + 1) + probing * scoring, step
-
-
-def _clocks(trial: Trial, cache: Path | None) -> tuple[float, float]:
-    """Seconds of the short and of the long training: the least of some each, for what else the machine does only adds.
-
-    By turns, so that a while in which it is busy falls on both.
-    """
-    timed: list[tuple[float, float]] = []
-    while len(timed) < (_TIMES if sum(map(sum, timed)) < _ENOUGH else _FEWEST):
-        timed.append((_clock(trial, cache, _SHORT), _clock(trial, cache, _LONG)))
-    short, long = (min(each) for each in zip(*timed, strict=True))
-    return short, long
 
 
 def _first_seconds(trial: Trial, cache: Path | None, measured: dict[str, float], workers: int) -> float:

@@ -6,7 +6,6 @@ replicate by the same code that tunes every study, so whatever tuning does to ve
 """
 
 import math
-from pathlib import Path
 
 import numpy as np
 
@@ -45,7 +44,7 @@ def inner_design(trial: Trial) -> Design:
     )
 
 
-def inner_study(trial: Trial, cache: Path | None) -> dict[str, float]:
+def inner_study(trial: Trial) -> dict[str, float]:
     """Both differences of every replicate of every little study.
 
     A trial is a block of `studies` little studies, trained side by side; `trial.seed` is its number. Replicates are
@@ -60,9 +59,9 @@ def inner_study(trial: Trial, cache: Path | None) -> dict[str, float]:
     left = set(replicates)
     while jobs := {r: list(pending(design, "", losses.get, only=r)) for r in left}:
         due = [job.trial for r in sorted(jobs) for job in jobs[r]]
-        losses |= zip([each.key for each in due], losses_of(due, cache), strict=True)
+        losses |= zip([each.key for each in due], losses_of(due), strict=True)
         left = {r for r in left if jobs[r]}
-    blind = math.log(streams.corpus(design.texts[0][1], "", 0, cache).tokenizer.d_vocab)
+    blind = math.log(streams.corpus(design.texts[0][1], "", 0, None).tokenizer.d_vocab)
     found = {
         arm.name: np.minimum([losses[report_key(design, arm, r, "", losses.get) or ""] for r in replicates], blind)
         for arm in design.arms

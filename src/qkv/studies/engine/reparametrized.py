@@ -42,7 +42,6 @@ class MappedRows:
         table.grad = None
 
     def before_step(self, step: int) -> None:
-        """What the other does."""
         self._rest.before_step(step)
 
     @torch.no_grad()
@@ -59,5 +58,4 @@ class MappedRows:
         self._table.copy_(self._start @ self._map)
 
     def acts_at(self, step: int) -> bool:
-        """When the other does."""
         return self._rest.acts_at(step)

@@ -25,7 +25,7 @@ from qkv.studies.engine.estimate import Estimate, estimate
 from qkv.studies.engine.store import StudyFolder, folder_of, folders_beside, full_answer, loss_of, read_rows, unlike
 from qkv.studies.engine.tuning import Job, expected_runs, known_keys, pending
 from qkv.studies.engine.workers import Workers, places
-from qkv.studies.own import Own, is_own, of_design
+from qkv.studies.own import Own, of_design
 from qkv.studies.own import read as read_own
 from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
 from qkv.studies.questions import find, questions
@@ -106,7 +106,9 @@ def run_study(
     with places(on, workers, cache) as (size, make):
         design, expected = _sized(question, own, ask, within, size, budget, started, told)
         keys, _ = _earlier_trainings(design, source, within)
-        _say_unlike(design, within, told)
+        for other in folders_beside(design, within):
+            if why := unlike(design, other):
+                told.say(f"No training in {other} can be used: {why}.")
         told.say(_plan(design, expected, budget) + ("" if is_cluster(on) else _few_threads(size)))
         with StudyFolder.begin(design, within) as folder:
             folder.adopt(design, keys)
@@ -128,10 +130,9 @@ def own_study(
     """
     if isinstance(name, str) and name not in questions() and name in STUDIES:
         name, source = dataclasses.replace(STUDIES[name], name=name, source=source or STUDIES[name].source), ""
-    if isinstance(name, str) and not is_own(name):
+    if isinstance(name, str) and not name.endswith(".toml"):
         return None
-    design = name if isinstance(name, Designed) else None
-    own = of_design(design) if design else read_own(Path(str(name)))
+    own = of_design(name) if isinstance(name, Designed) else read_own(Path(name))
     name = str(own.path)
     for option, given in (("SOURCE", source), ("--margin", margin), ("--quick", quick)):
         if given:
@@ -212,13 +213,6 @@ def _main_words(design: Design, main: Estimate, budget: float) -> str:
             " seeds on one text."
         )
     return " ".join(filter(None, words))
-
-
-def _say_unlike(design: Design, within: Path, told: Told) -> None:
-    """Which trainings that lie beside the study are of no use to it."""
-    for other in folders_beside(design, within):
-        if why := unlike(design, other):
-            told.say(f"No training in {other} can be used: {why}.")
 
 
 def _few_threads(workers: int) -> str:

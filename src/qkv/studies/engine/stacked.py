@@ -14,7 +14,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ _VAL_WINDOWS = 16
 """Validation windows scored at a time."""
 
 
-def losses_of(trials: Sequence[Trial], cache: Path | None) -> list[float]:
+def losses_of(trials: Sequence[Trial]) -> list[float]:
     """The validation loss of each of these trainings at its last step, nats per token, as `run_trial` would give it.
 
     Trials may differ in text, seed, learning rate and changes of the start, and in nothing else. inf of one that
@@ -53,15 +52,15 @@ def losses_of(trials: Sequence[Trial], cache: Path | None) -> list[float]:
             alike = [i for i, trial in enumerate(trials) if trial.slice == part]
             for first in range(0, len(alike), _SIZES[-1]):
                 chosen = alike[first : first + _SIZES[-1]]
-                found |= zip(chosen, _one_stack([trials[i] for i in chosen], cache), strict=True)
+                found |= zip(chosen, _one_stack([trials[i] for i in chosen]), strict=True)
     return [found[i] for i in range(len(trials))]
 
 
-def _one_stack(trials: Sequence[Trial], cache: Path | None) -> list[float]:
+def _one_stack(trials: Sequence[Trial]) -> list[float]:
     size = next(size for size in _SIZES if size >= len(trials))
     filled = [*trials, *[trials[-1]] * (size - len(trials))]
     # those that differ in the rate alone share their parts, as nothing here is trained in place
-    parts = [_built(dataclasses.replace(trial, lr=1.0), cache) for trial in filled]
+    parts = [_built(dataclasses.replace(trial, lr=1.0)) for trial in filled]
     training, model = parts[0].config.training, parts[0].config.model
     weights = torch.stack([parameters_to_vector(part.model.parameters()).detach() for part in parts])
     rates = torch.tensor([trial.lr for trial in filled])[:, None]
@@ -70,8 +69,8 @@ def _one_stack(trials: Sequence[Trial], cache: Path | None) -> list[float]:
 
 
 @lru_cache(maxsize=1024)
-def _built(trial: Trial, cache: Path | None) -> Parts:
-    parts = parts_of(trial, streams.corpus(trial.text, trial.source, trial.scale.val_tokens, cache, trial.slice))
+def _built(trial: Trial) -> Parts:
+    parts = parts_of(trial, streams.corpus(trial.text, trial.source, trial.scale.val_tokens, None, trial.slice))
     _check(trial, parts)
     return parts
 
@@ -137,10 +136,24 @@ def _traced(
 
     One flat list of operators for stacks of these shapes.
     """
-    stack = _Stack(build(model, 0))
-    call = stack.gradients if gradients else stack.nats
-    plain = make_fx(lambda weights, windows: call(weights, windows))  # a method has one argument too many for it
-    return plain(torch.zeros(weights), torch.zeros(windows, dtype=torch.int64))
+    forward = _Forward(build(model, 0))
+    shapes = {name: parameter.shape for name, parameter in forward.named_parameters()}
+
+    def each(parameters: dict[str, Tensor], windows: Tensor) -> Tensor:
+        """Nats of each target of one model, [batch, n_ctx]."""
+        logits = functional_call(forward, parameters, (windows[:, :-1],))
+        nats = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten(), reduction="none")
+        return nats.unflatten(0, windows[:, 1:].shape)
+
+    def call(weights: Tensor, windows: Tensor) -> Tensor:
+        pieces = zip(shapes.items(), weights.split([shape.numel() for shape in shapes.values()], dim=1), strict=True)
+        parameters = {name: piece.unflatten(1, shape) for (name, shape), piece in pieces}  # each [models, *shape]
+        if not gradients:
+            return vmap(each)(parameters, windows)
+        found, _ = vmap(grad_and_value(lambda *one: each(*one).mean()))(parameters, windows)
+        return torch.cat([found[name].flatten(1) for name in shapes], dim=1)
+
+    return make_fx(call)(torch.zeros(weights), torch.zeros(windows, dtype=torch.int64))
 
 
 class _Forward(nn.Module):
@@ -152,33 +165,3 @@ class _Forward(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.model.answer(self.model.hidden(ids, hook=lambda name, tensor: tensor), None)
-
-
-class _Stack:
-    """One architecture over many sets of weights."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._forward = _Forward(model)
-        self._shapes = {name: parameter.shape for name, parameter in self._forward.named_parameters()}
-
-    def gradients(self, weights: Tensor, windows: Tensor) -> Tensor:
-        """[models, n]"""
-        mean = grad_and_value(lambda parameters, windows: self._each(parameters, windows).mean())
-        found, _ = vmap(mean)(self._split(weights), windows)
-        return torch.cat([found[name].flatten(1) for name in self._shapes], dim=1)
-
-    def nats(self, weights: Tensor, windows: Tensor) -> Tensor:
-        """[models, batch, n_ctx]"""
-        return vmap(self._each)(self._split(weights), windows)
-
-    def _each(self, parameters: dict[str, Tensor], windows: Tensor) -> Tensor:
-        logits = functional_call(self._forward, parameters, (windows[:, :-1],))
-        nats = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten(), reduction="none")
-        return nats.unflatten(0, windows[:, 1:].shape)
-
-    def _split(self, weights: Tensor) -> dict[str, Tensor]:
-        """Each parameter of all models, [models, *shape]."""
-        pieces = weights.split([shape.numel() for shape in self._shapes.values()], dim=1)
-        return {
-            name: piece.unflatten(1, shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
-        }

@@ -83,10 +83,15 @@ def folders_beside(design: Design, within: Path) -> list[Path]:
     return sorted(path for path in within.glob(f"{name}{'[0-9a-f]' * 8}") if path != own)
 
 
+def designs_in(folder: Path) -> Iterator[JsonObject]:
+    """The designs that were written down in a folder, by hash."""
+    for path in sorted(folder.glob("design-*.json")):
+        yield json.loads(path.read_text(encoding="utf-8"))
+
+
 def unlike(design: Design, folder: Path) -> str:
     """Why no training in a folder beside can be one of a design: another text or version; empty where neither is."""
-    for path in sorted(folder.glob("design-*.json")):
-        made = json.loads(path.read_text(encoding="utf-8"))
+    for made in designs_in(folder):
         if made["source_sha256"] != design.source_sha256:
             return f"its text has the sha256 {made['source_sha256'][:16]}, yours {design.source_sha256[:16]}"
         if made["software"] != design.software:
@@ -97,15 +102,6 @@ def unlike(design: Design, folder: Path) -> str:
 def loss_of(row: JsonMapping | None) -> float | None:
     """The loss of a row by which rates are chosen: inf where it diverged, None where it is missing."""
     return None if row is None else math.inf if row["diverged"] else float(row["loss"])
-
-
-def _margins(folder: Path, contrast: str) -> list[float]:
-    """Those that designs in a folder gave their first contrast, where it is the one of that name."""
-    found = set()
-    for path in folder.glob("design-*.json"):
-        first = json.loads(path.read_text(encoding="utf-8"))["contrasts"][0]
-        found |= {first["margin"]} if first["name"] == contrast else set()
-    return sorted(found)
 
 
 class StudyFolder(RunFolder):
@@ -147,7 +143,8 @@ class StudyFolder(RunFolder):
         folder._acquire()
         try:
             folder._mend()
-            folder._unpack()
+            if (path / archive.ARCHIVE).is_file() and not (path / _RUNS).exists():  # so that trainings can be added
+                folder.write(_RUNS, "".join(canonical(row) + "\n" for row in archive.rows(path)))
             folder.rows = {row["key"]: row for row in read_rows(path)}
         except BaseException:
             folder.close()
@@ -164,7 +161,9 @@ class StudyFolder(RunFolder):
             rows, name = list(read_rows(folder)), f"{_FROM}{folder.name}"
             shared = [row for row in rows if row["key"] in keys]
             if shared and name not in self.rows:  # before they are taken over: a kill on the way does not hide it
-                self.append({"key": name, "margins": _margins(folder, design.primary.name)})
+                firsts = [made["contrasts"][0] for made in designs_in(folder)]
+                margins = sorted({first["margin"] for first in firsts if first["name"] == design.primary.name})
+                self.append({"key": name, "margins": margins})
             others = [row for row in rows if shared and row["key"].startswith(_FROM)]
             for row in (*others, *shared):
                 if row["key"] not in self.rows and row["key"] != f"{_FROM}{self.path.name}":
@@ -181,12 +180,6 @@ class StudyFolder(RunFolder):
         """Names of the folders of other designs whose trainings were taken over, at first hand or later."""
         return tuple(key.removeprefix(_FROM) for key in self.rows if key.startswith(_FROM))
 
-    def __enter__(self) -> "StudyFolder":
-        return self
-
-    def __exit__(self, *about: object) -> None:
-        self.close()
-
     def _mend(self) -> None:
         """Cut off half a line that a killed process or a power cut left."""
         self._sweep()
@@ -199,12 +192,6 @@ class StudyFolder(RunFolder):
             with open(path, "rb+") as file:
                 file.truncate(len(whole))
                 os.fsync(file.fileno())
-
-    def _unpack(self) -> None:
-        """Make a log of the rows of an archive, so that trainings can be added to it."""
-        if (self.path / archive.ARCHIVE).is_file() and not (self.path / _RUNS).exists():
-            lines = [canonical(row) + "\n" for row in archive.rows(self.path)]
-            self.write(_RUNS, "".join(lines))
 
     def append(self, row: JsonMapping) -> None:
         """Write one line to the end of the log and make it durable; it is in `rows` from then on."""
@@ -231,8 +218,7 @@ class StudyFolder(RunFolder):
         """The designs in the order they were written down."""
         return [row for row in self.rows.values() if "design" in row]
 
-    def conclude(self, verdict: JsonMapping) -> Path:
-        """Write the verdict; returns its path."""
-        path = self.path / _VERDICT
-        write_atomically(path, (json.dumps(verdict, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
-        return path
+    def conclude(self, found: JsonMapping, name: str = _VERDICT) -> None:
+        """Write what was found."""
+        text = json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n"
+        write_atomically(self.path / name, text.encode())

@@ -86,8 +86,7 @@ def run_trial(trial: Trial, cache: Path | None) -> JsonObject:
     try:
         with MACHINE.active():
             trained = TRAINERS[trial.arm.trainer](trial, parts, tuple(watched.values()))
-            _unmoved(parts, frozen)
-            row["frozen"] = sorted(frozen | _behind_cuts(trial, parts))
+            row["frozen"] = sorted(_still(trial, parts, frozen))
             loss = validation_loss(parts.model, parts.task, corpus, max(1, 2048 // trial.scale.n_ctx))
             if not math.isfinite(loss):
                 raise NonFiniteError(f"the validation loss is {loss}")
@@ -112,23 +111,18 @@ def run_trial(trial: Trial, cache: Path | None) -> JsonObject:
     return row | {"seconds": round(time.perf_counter() - began, 3)}
 
 
-def _unmoved(parts: Parts, frozen: set[str]) -> None:
-    """Make sure that what was frozen for the whole training has the bits of its start.
+def _still(trial: Trial, parts: Parts, frozen: set[str]) -> set[str]:
+    """What was frozen for the whole training; in an arm that stops gradients, also what kept the bits of its start
+    because none reached it.
 
-    Raises RunError where it has not: then nothing that the arm measured means what it says.
+    Raises RunError where something frozen has other bits: then nothing that the arm measured means what it says.
     """
     state = parts.catalogue.state()
-    moved = [address for address in sorted(frozen) if not torch.equal(state[address], parts.start[address])]
-    if moved:
+    still = {address for address in state if torch.equal(state[address], parts.start[address])}
+    if moved := sorted(frozen - still):
         raise RunError(f"{', '.join(moved)} moved although frozen; this is a bug of qkv's, please report it")
-
-
-def _behind_cuts(trial: Trial, parts: Parts) -> set[str]:
-    """What kept the bits of its start because no gradient reached it, in an arm that stops some."""
-    if not any(change.partition("=")[2].startswith("stop_gradient") for change in trial.arm.changes):
-        return set()
-    state = parts.catalogue.state()
-    return {address for address in state if torch.equal(state[address], parts.start[address])}
+    cuts = any(change.partition("=")[2].startswith("stop_gradient") for change in trial.arm.changes)
+    return still if cuts else frozen
 
 
 # ways to train
@@ -242,6 +236,6 @@ TRAINERS: Mapping[str, Callable[[Trial, Parts, Watchers], Trained]] = {
     "two halves": _two_halves,
     "pretrained": _pretrained,
     "contrastive": train_contrastive,
-    "inner study": lambda trial, parts, watchers: Trained(measures=inner_study(trial, None)),
+    "inner study": lambda trial, parts, watchers: Trained(measures=inner_study(trial)),
 }
 """Name -> how a model is trained. A new way is one function and one line here."""

@@ -175,12 +175,9 @@ def _due(design: Design, arm: Arm, replicate: int, source: str, losses: Losses) 
             yield Job(trial=trial, replicate=replicate, role="report", k=chosen.k)
 
 
-def fewest_runs(design: Design, arm: Arm) -> int:
-    """Trainings that an arm takes in one replicate if no edge is best."""
-    return 1 + (design.grid.points if arm.tune == "own" else 0)
-
-
 def expected_runs(design: Design, arm: Arm) -> float:
-    """The same with what growing the grid takes: by the rates of the kept runs, one run more for every tuned arm."""
+    """Trainings of an arm in one replicate: of a tuned one the points of the grid and, by the kept runs, one more."""
+    if arm.tune != "own":
+        return 1
     share = min(1.0, design.grid.pooled / design.replicates) if design.grid.pooled else 1.0
-    return 1 + share * (fewest_runs(design, arm) - 1 + (arm.tune == "own"))
+    return 1 + share * (design.grid.points + 1)

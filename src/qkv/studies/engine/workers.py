@@ -18,10 +18,10 @@ from pathlib import Path
 from qkv.errors import Interrupted, RunError
 from qkv.jsontypes import JsonObject
 from qkv.studies.engine.cluster import Cluster, is_cluster
+from qkv.studies.engine.training import run_trial
 from qkv.studies.engine.tuning import Job
 from qkv.studies.engine.worker import row_of
 
-Row = JsonObject
 _GLANCE_SECONDS = 0.2
 
 
@@ -38,10 +38,8 @@ class Here:
         """Take a job; it is run when its result is asked for."""
         self._waiting.append(job)
 
-    def finished(self, stop: Callable[[], bool]) -> tuple[Job, Row]:
+    def finished(self, stop: Callable[[], bool]) -> tuple[Job, JsonObject]:
         """The next job that ended, with its row. Raises UserError for a trial that does not fit, Interrupted."""
-        from qkv.studies.engine.training import run_trial
-
         job = self._waiting.pop(0)
         return job, run_trial(job.trial, self._cache)
 
@@ -82,7 +80,7 @@ class Pool:
         assert process.stdout is not None
         self._ended.put((process, job, process.stdout.readline()))
 
-    def finished(self, stop: Callable[[], bool]) -> tuple[Job, Row]:
+    def finished(self, stop: Callable[[], bool]) -> tuple[Job, JsonObject]:
         """The next job that ended, with its row. Raises what the training raised, RunError where a process died.
 
         Once `stop()` says so, nothing is waited for: Interrupted.
@@ -112,19 +110,11 @@ class Pool:
         for process in self._processes:
             process.kill()
         for process in self._processes:
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        stream.close()
+            with contextlib.suppress(BrokenPipeError), process:
+                pass  # waits for it and closes its streams
 
 
 Workers = Here | Pool
-
-
-def make_workers(size: int, cache: Path | None) -> Workers:
-    """`size` trainings at a time."""
-    return Here(cache) if size == 1 else Pool(size, cache)
 
 
 @contextlib.contextmanager
@@ -134,7 +124,7 @@ def places(on: str, size: int, cache: Path | None) -> Iterator[tuple[int, Callab
     Raises ConfigError for a place that there is none of, and what joining a cluster raises.
     """
     if not is_cluster(on):
-        yield size, lambda most: make_workers(min(size, most), cache)
+        yield size, lambda most: Here(cache) if min(size, most) == 1 else Pool(min(size, most), cache)
         return
     with contextlib.closing(Cluster(on, cache)) as cluster:
         yield cluster.size, lambda most: cluster

@@ -13,7 +13,6 @@ largest size is trained, with half and twice its rate beside it on a seed for tu
 
 import dataclasses
 import hashlib
-import json
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -21,7 +20,6 @@ from pathlib import Path
 
 from qkv.data.config import whole_source
 from qkv.errors import ConfigError, SourceError
-from qkv.folder.run_folder import write_atomically
 from qkv.jsontypes import JsonObject
 from qkv.studies.designed import Design as Designed
 from qkv.studies.engine.cluster import is_cluster
@@ -94,8 +92,7 @@ def run_ladder(
                 for due in climb.stages():
                     train(due, row["trainings"], folder, pool, end, told)
             found = result_of(question, climb, row, (time.monotonic() - started) / 60)
-            text = json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n"
-            write_atomically(path / "ladder.json", text.encode())
+            folder.conclude(found, "ladder.json")
     return found
 
 
@@ -177,7 +174,7 @@ def _planned(
         if {(c.size, c.per_weight) for c in was} <= {(c.size, c.per_weight) for c in chosen}:
             missed = plan.left_out(found, chosen)
             row = {
-                "cells": [cell.to_json() for cell in chosen], "minutes": budget, "workers": shape.workers,
+                "cells": [vars(cell) for cell in chosen], "minutes": budget, "workers": shape.workers,
                 "predicted_minutes": round(shape.minutes(chosen), 2), "left_out": missed,
                 "trainings": sum(shape.trainings(cell, chosen) for cell in chosen),
             }  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from qkv.errors import ConfigError, SourceError
-from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.jsontypes import JsonMapping
 from qkv.laws import MOST_PASSES
 from qkv.studies.engine.assembly import parts_of
 from qkv.studies.engine.design import OF_TRAININGS, Contrast, Design
@@ -69,13 +69,9 @@ class Cell:
         """How often a token is read."""
         return self.n_tokens / self.n_unique
 
-    def to_json(self) -> JsonObject:
-        """Plain values; `from_json` undoes it."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_json(cls, data: JsonMapping) -> "Cell":
-        """A cell from `to_json`."""
+        """A cell from its fields."""
         d_model, n_layers = data["size"]
         return cls(**{**data, "size": (d_model, n_layers)})
 

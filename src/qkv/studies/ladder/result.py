@@ -79,17 +79,17 @@ def _trend(trend: Trend | None, lines: Sequence[float]) -> JsonObject:
         return {"verdict": NO_TREND, "lines": [], **dict.fromkeys(names)}
     slope, (first, last) = trend.slope(), (10**end for end in trend.ends)
     line = _USUAL if _USUAL in lines else lines[-1]
-    far, sizes = trend.predicted(FAR, line).to_json(), np.geomspace(first, FAR, _POINTS).round().tolist()
+    far, sizes = vars(trend.predicted(FAR, line)), np.geomspace(first, FAR, _POINTS).round().tolist()
     drawn = [
-        {"tokens_per_weight": one, "first": trend.at(first, one).to_json(), "last": trend.at(last, one).to_json(),
-         "far": trend.predicted(FAR, one).to_json(),
-         "curve": [{"weights": size, **trend.predicted(size, one).to_json()} for size in sizes]}
+        {"tokens_per_weight": one, "first": vars(trend.at(first, one)), "last": vars(trend.at(last, one)),
+         "far": vars(trend.predicted(FAR, one)),
+         "curve": [{"weights": size, **vars(trend.predicted(size, one))} for size in sizes]}
         for one in lines
     ]  # fmt: skip
     return {
         "verdict": trend.verdict(), "effect": slope.value, "low": slope.low, "high": slope.high, "p": None,
-        "first": {"weights": round(first), **trend.at(first).to_json()},
-        "last": {"weights": round(last), **trend.at(last).to_json()},
+        "first": {"weights": round(first), **vars(trend.at(first))},
+        "last": {"weights": round(last), **vars(trend.at(last))},
         "crossing": _sizes(trend.crossing(line)), "lack_of_fit": trend.lack_of_fit**0.5, "lines": drawn,
         "far": {"weights": FAR, "tokens_per_weight": line, "decades": round(float(np.log10(FAR / last)), 2), **far},
     }  # fmt: skip
@@ -99,7 +99,7 @@ def _sizes(crossing: Figure | None) -> JsonObject | None:
     """A size with its interval, whose upper end is None where it lies out of sight."""
     if crossing is None:
         return None
-    return {**crossing.to_json(), "high": crossing.high if np.isfinite(crossing.high) else None}
+    return {**vars(crossing), "high": crossing.high if np.isfinite(crossing.high) else None}
 
 
 def _judged(climb: Climb) -> list[JsonObject]:
@@ -137,10 +137,8 @@ _SAID = {
 }
 
 
-def _bounds(row: JsonMapping | Figure, unit: str) -> str:
-    figures = row.to_json() if isinstance(row, Figure) else row
-    low, high = (two_digits(figures[end], unit) for end in ("low", "high"))
-    return f"{low} to {high}"
+def _bounds(row: JsonMapping, unit: str) -> str:
+    return f"{two_digits(row['low'], unit)} to {two_digits(row['high'], unit)}"
 
 
 def counting_sentence(found: JsonMapping) -> str:

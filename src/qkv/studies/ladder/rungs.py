@@ -29,7 +29,6 @@ class Climb:
         sizes = list(dict.fromkeys(cell.size for cell in cells))
         self.smallest, self.second, self.largest = sizes[0], sizes[1], sizes[-1]
         self.any = self.designs[cells[0]]
-        self._shortest = cells[0].per_weight
 
     def _of(self, size: Size) -> list[Cell]:
         return [cell for cell in self.cells if cell.size == size]
@@ -162,7 +161,7 @@ class Climb:
         told = [
             {
                 "size": name_of(cell.size), "tokens_per_weight": cell.per_weight, "weights": cell.n_weights,
-                **trend.predicted(cell.n_weights, cell.per_weight, measured=True).to_json(),
+                **vars(trend.predicted(cell.n_weights, cell.per_weight, measured=True)),
             }
             for cell in self._of(self.largest)
             if cell.per_weight in lines

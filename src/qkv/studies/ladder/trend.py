@@ -37,10 +37,6 @@ class Figure:
     low: float
     high: float
 
-    def to_json(self) -> dict[str, float]:
-        """Plain values."""
-        return dataclasses.asdict(self)
-
 
 class Trend:
     """Parallel lines, one for each number of tokens per weight, fitted to the cells of a ladder.
@@ -74,7 +70,7 @@ class Trend:
         """The variance between seeds within a cell, mean over cells: v and e."""
         return float(self._values.var(axis=1, ddof=1).mean())
 
-    def _figure(self, g: np.ndarray, confidence: float, new: bool = False, measured: bool = False) -> Figure:
+    def _figure(self, g: np.ndarray, confidence: float = 0.95, new: bool = False, measured: bool = False) -> Figure:
         n, df = self._values.shape[1], self._df + _COUNTS_AS
         off = (self._df * self.lack_of_fit + _COUNTS_AS * (_OFF * self.margin) ** 2) / df
         seeds = float((g @ self._by_seed).var(ddof=1)) / n + measured * self.by_chance / n
@@ -92,9 +88,9 @@ class Trend:
         """By how much the effect changes when a model has ten times as many weights."""
         return self._figure(np.array([0.0] * len(self._lines) + [1.0]), confidence)
 
-    def at(self, weights: float, line: float | None = None, confidence: float = 0.95) -> Figure:
-        """The line at a size; without `line` the mean of all lines."""
-        return self._figure(self._at(math.log10(weights), line), confidence)
+    def at(self, weights: float, line: float | None = None) -> Figure:
+        """The line at a size, with its 95% interval; without `line` the mean of all lines."""
+        return self._figure(self._at(math.log10(weights), line))
 
     def predicted(self, weights: float, line: float | None = None, *, measured: bool = False) -> Figure:
         """The effect at a size that is not of the ladder, with its 95% interval.

@@ -28,7 +28,6 @@ _WINDOWS = 32
 _ABLATED_WINDOWS = 64
 """Windows of the validation part that heads are ranked on; models without some are scored on as many behind them."""
 _AT_A_TIME = 8
-_PAIRS = (("W_Q", "W_K"), ("W_Q", "W_V"), ("W_K", "W_V"))
 
 
 # roles
@@ -45,21 +44,16 @@ def roles(finished: Finished) -> dict[str, float]:
     `symmetric part` and `antisymmetric part`: loss with that part of W_Q W_K^T alone, less the loss.
     """
     catalogue, sizes = finished.parts.catalogue, finished.model.config.sizes
-    each = [f"L{layer}.H{head}" for layer in range(sizes.n_layers) for head in range(sizes.n_heads)]
-    found: dict[str, float] = {}
-    for a, b in _PAIRS:
-        angles = [subspace_angle(catalogue.view(f"{head}.{a}"), catalogue.view(f"{head}.{b}")) for head in each]
-        _mean(found, f"angle {a[-1]}{b[-1]}", angles)
-    _mean(found, "symmetric share", [symmetric_share(catalogue.circuit(f"{head}.QK").product()) for head in each])
+    heads = [f"L{layer}.H{head}" for layer in range(sizes.n_layers) for head in range(sizes.n_heads)]
+    each = {
+        f"angle {a}{b}": [subspace_angle(catalogue.view(f"{h}.W_{a}"), catalogue.view(f"{h}.W_{b}")) for h in heads]
+        for a, b in ("QK", "QV", "KV")
+    }
+    each["symmetric share"] = [symmetric_share(catalogue.circuit(f"{head}.QK").product()) for head in heads]
+    known = {name: [value for value in values if value is not None] for name, values in each.items()}
+    found = {name: float(np.mean(values)) for name, values in known.items() if values}
     usual = _loss_of(finished, lambda own, other, asks: own)
     return found | {name: _loss_of(finished, change) - usual for name, change in _SCORES.items()}
-
-
-def _mean(found: dict[str, float], name: str, values: Sequence[float | None]) -> None:
-    """Put the mean over heads that have the measure into `found`."""
-    known = [value for value in values if value is not None]
-    if known:
-        found[name] = float(np.mean(known))
 
 
 Change = Callable[[Tensor, Tensor, bool], Tensor]
@@ -146,7 +140,7 @@ def ablation(finished: Finished) -> dict[str, float]:
 
     def cost(gone: Sequence[str], batches: Sequence[Batch]) -> float:
         usual = _scored(finished.model, task, batches)
-        with _without(finished.parts.catalogue, gone):
+        with replaced([(finished.parts.catalogue.view(head), torch.zeros(())) for head in gone]):
             return _scored(finished.model, task, batches) - usual
 
     layers = [[f"L{layer}.H{head}.W_O" for head in range(sizes.n_heads)] for layer in range(sizes.n_layers)]
@@ -175,14 +169,13 @@ def ranked_and_scored(finished: Finished) -> tuple[list[Batch], list[Batch]]:
 
 
 @contextmanager
-def _without(catalogue: Catalogue, parts: Sequence[str]) -> Iterator[None]:
-    """Those parts at 0; afterwards they are as before, bit for bit."""
-    views = [catalogue.view(part) for part in parts]
-    kept = [view.clone() for view in views]
+def replaced(values: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Tensors with the values of others; afterwards they are as before, bit for bit."""
+    kept = [(tensor, tensor.clone()) for tensor, _ in values]
     try:
-        for view in views:
-            view.zero_()
+        for tensor, instead in values:
+            tensor.copy_(instead)
         yield
     finally:
-        for view, values in zip(views, kept, strict=True):
-            view.copy_(values)
+        for tensor, before in kept:
+            tensor.copy_(before)

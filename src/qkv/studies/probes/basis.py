@@ -5,8 +5,6 @@ among its queries, and among its keys, does. Rows of W_E pass through a norm as 
 no position is added. float64.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,20 +15,12 @@ from qkv.studies.probes.analogies import FEWEST_WORDS, GROUPS, grouped
 from qkv.studies.probes.likeness import agreement, all_cosines, pair_cosines
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Head:
-    """A head of the first layer, what any row of W_E becomes in it, and the same in another basis."""
+def _head(finished: Finished, head: int) -> dict[str, Tensor]:
+    """What any row of W_E becomes in a head of the first layer, each [d_vocab, d_head]: q, k, v, and the first two in
+    another basis.
 
-    q: Tensor
-    """[d_vocab, d_head]"""
-    k: Tensor
-    v: Tensor
-    other_q: Tensor
-    other_k: Tensor
-
-
-def _head(finished: Finished, head: int) -> _Head:
-    """M is the inverse of q^T q: where queries were longest they become shortest."""
+    M is the inverse of q^T q: where queries were longest they become shortest.
+    """
     table = finished.parts.catalogue.view("W_E").detach().double()
     x = torch.nn.functional.layer_norm(table, table.shape[-1:])  # what the first attention reads of each row
     w_q, w_k, w_v = (finished.parts.catalogue.view(f"L0.H{head}.W_{n}").detach().double() for n in "QKV")
@@ -38,7 +28,7 @@ def _head(finished: Finished, head: int) -> _Head:
     lengths, directions = torch.linalg.eigh(q.T @ q)
     lengths = lengths.clamp_min(1e-6 * float(lengths[-1]) or 1.0)  # a direction that no query has may be kept
     other_q, other_k = x @ (w_q @ (directions / lengths)), x @ (w_k @ (directions * lengths))
-    return _Head(q=q, k=x @ w_k, v=x @ w_v, other_q=other_q, other_k=other_k)
+    return {"q": q, "k": x @ w_k, "v": x @ w_v, "q in another basis": other_q, "k in another basis": other_k}
 
 
 def change_of_basis(finished: Finished) -> dict[str, float]:
@@ -48,10 +38,11 @@ def change_of_basis(finished: Finished) -> dict[str, float]:
     after; `scores moved` the largest change of a score, in standard deviations of scores.
     """
     head = _head(finished, 0)
-    scores, other_scores = head.q @ head.k.T, head.other_q @ head.other_k.T
+    q, other_q = head["q"], head["q in another basis"]
+    scores, other_scores = q @ head["k"].T, other_q @ head["k in another basis"].T
     spread = float(scores.std()) or 1.0
     return {
-        "q ~ q": agreement(*(pair_cosines(rows.numpy(), centred=False) for rows in (head.q, head.other_q))),
+        "q ~ q": agreement(*(pair_cosines(rows.numpy(), centred=False) for rows in (q, other_q))),
         "scores moved": float((scores - other_scores).abs().max()) / spread,
     }
 
@@ -75,10 +66,7 @@ def triplets(finished: Finished) -> dict[str, float]:
     spaces = {
         "x": [finished.parts.catalogue.view("W_E").detach()],
         "counts": [torch.from_numpy(information_of(corpus))],
-        "q": [head.q for head in heads],
-        "k": [head.k for head in heads],
-        "v": [head.v for head in heads],
-        "q in another basis": [head.other_q for head in heads],
+        **{name: [head[name] for head in heads] for name in ("q", "k", "v", "q in another basis")},
     }
     for name, tables in spaces.items():
         right = [rightly(rows[ids].numpy(), groups) for rows in tables]

@@ -55,7 +55,7 @@ class Fours:
 def collocations(finished: Finished) -> dict[str, float]:
     """`fours`: how many there are; where they are enough, `together M` and `shared M` of every likeness M.
 
-    As `probes_pairs.pairs` gives them of made sentences; and the same of what was known of the pairs beforehand.
+    As `probes.pairs.pairs` gives them of made sentences; and the same of what was known of the pairs beforehand.
     """
     fours = chosen(finished.corpus)
     found = {"fours": float(len(fours))}
@@ -120,10 +120,8 @@ def _matched(
     together, apart = (often >= _FEWEST_TOGETHER) & (first >= _TOGETHER_NATS), first == 0
     shared, unshared = second >= bounds[0], second <= bounds[1]
     free = {cell: (together if cell.together else apart) & (shared if cell.shared else unshared) for cell in CELLS}
-    counts, spread = (
-        ((log_a, _LOG_COUNT), (log_b, _LOG_COUNT)),
-        _SECOND * float(second.std() if len(second) else 0) or 1.0,
-    )
+    counts = ((log_a, _LOG_COUNT), (log_b, _LOG_COUNT))
+    spread = _SECOND * float(second.std() if len(second) else 0) or 1.0
     both, alone, alike, neither = CELLS
     found: dict[PairCell, list[int]] = {cell: [] for cell in CELLS}
     for pair in np.flatnonzero(free[alone]):

@@ -49,7 +49,7 @@ def contextual(finished: Finished) -> dict[str, float]:
     table, information = finished.rows[words], information_of(finished.corpus)[words]
     rows, counts = pair_cosines(table), pair_cosines(information, centred=False)
     found = {"W_E ~ counts": agreement(rows, counts)}
-    for i in range(seen.n_layers):
+    for i in range(len(seen.vectors)):
         middle, first = means(seen, i, words), first_components(seen, i, words)
         alike = pair_cosines(middle)
         found |= _similarities(seen, i, words)
@@ -106,7 +106,7 @@ def analogies(finished: Finished) -> dict[str, float]:
     words = tuple(tokenizer.token(int(i)) for i in ids)
     tables = {
         "W_E": finished.rows[ids],
-        "mean": means(seen, seen.n_layers - 1, ids),
+        "mean": means(seen, -1, ids),
         "counts": information_of(finished.corpus)[ids],
     }
     found: dict[str, float] = {}

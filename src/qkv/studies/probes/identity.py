@@ -25,8 +25,9 @@ def identity(finished: Finished) -> dict[str, float]:
     """
     seen = occurrences(finished, _MOST_TOKENS)
     found = _told(finished, seen, "")
+    rows = finished.rows / np.maximum(np.linalg.norm(finished.rows, axis=1, keepdims=True), 1e-30)
     for i, vectors in enumerate(seen.vectors):
-        found[f"nearest {i}"] = _nearest(vectors, seen.ids, finished.rows)
+        found[f"nearest {i}"] = 100 * float(((vectors @ rows.T).argmax(1) == seen.ids).mean())
     return found
 
 
@@ -51,9 +52,3 @@ def _told(finished: Finished, seen: Occurrences, prefix: str) -> dict[str, float
         found[f"{prefix}information {i}"] = probe.information
         found[f"{prefix}entropy"] = probe.entropy
     return found
-
-
-def _nearest(vectors: np.ndarray, ids: np.ndarray, table: np.ndarray) -> float:
-    """In points of 100."""
-    rows = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-30)
-    return 100 * float(((vectors @ rows.T).argmax(1) == ids).mean())

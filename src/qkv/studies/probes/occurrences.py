@@ -29,12 +29,7 @@ class Occurrences:
     windows: np.ndarray
     """int64 [n]: the number of the window (or text) that it stands in."""
     vectors: np.ndarray
-    """float32 [layer, n, d_model]."""
-
-    @property
-    def n_layers(self) -> int:
-        """Layers with the one that enters the first block."""
-        return len(self.vectors)
+    """float32 [layer, n, d_model]; the first is what enters the first block."""
 
 
 @torch.no_grad()

@@ -92,7 +92,6 @@ class Onsets(Observer):
         self._counted: tuple[Tensor, Tensor] | None = None
 
     def on_start(self, context: RunContext) -> None:
-        """Stand at the start."""
         model: Any = context.model
         corpus = cast(Corpus, context.corpus)
         sizes, self._task, self._model = model.config.sizes, context.task, model
@@ -109,7 +108,6 @@ class Onsets(Observer):
         return step in self._at
 
     def after_update(self, record: StepRecord) -> None:
-        """Look."""
         self._look(record.step)
 
     def _look(self, step: int) -> None:

@@ -97,13 +97,11 @@ def _contextual(finished: Finished) -> Tensor:
     model, corpus = finished.model, finished.corpus
     sizes = model.config.sizes
     total = torch.zeros(sizes.d_vocab, sizes.d_model, dtype=torch.float64)
-    count = torch.zeros(sizes.d_vocab, dtype=torch.float64)
     ids = torch.from_numpy(corpus.val.ids[: _CONTEXTS * sizes.n_ctx].astype(np.int64))
     ids = ids[: len(ids) // sizes.n_ctx * sizes.n_ctx].view(-1, sizes.n_ctx)
     hidden = model.hidden(ids).double().flatten(0, 1)
     total.index_add_(0, ids.flatten(), hidden)
-    count.index_add_(0, ids.flatten(), torch.ones(ids.numel(), dtype=torch.float64))
-    return total / count.clamp_min(1.0)[:, None]
+    return total / torch.bincount(ids.flatten(), minlength=sizes.d_vocab).clamp_min(1)[:, None]
 
 
 def commonest_word(corpus: Corpus) -> tuple[int, np.ndarray]:

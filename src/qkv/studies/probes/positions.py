@@ -5,7 +5,6 @@ All on windows of the validation part, which nothing was trained on.
 """
 
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,18 +37,13 @@ def position(finished: Finished) -> dict[str, float]:
     windows = torch.from_numpy(ids[: n * n_ctx].astype(np.int64)).view(n, n_ctx)
     places = np.tile(np.arange(n_ctx), n // 2)
     found = {}
-    for layer, x in enumerate(_layers(finished.model, windows)):
+    layers: list[Tensor] = []  # each [n_windows, n_ctx, d_model]
+    layers.append(finished.model.hidden(windows, see=lambda block, x: layers.append(x)))
+    for layer, x in enumerate(layers):
         vectors = x.double().numpy().reshape(2, n // 2 * n_ctx, -1)
         found[f"position {layer}"] = _read(vectors[0], vectors[1], places, n_ctx)
         found[f"named {layer}"] = probe_accuracy(vectors[0], places, vectors[1], places, n_ctx)
     return found
-
-
-def _layers(model: Any, windows: Tensor) -> list[Tensor]:
-    """What enters the first layer and what leaves each, [n_windows, n_ctx, d_model]."""
-    seen: list[Tensor] = []
-    last = model.hidden(windows, see=lambda block, x: seen.append(x))
-    return [*seen, last]
 
 
 def _read(train: np.ndarray, test: np.ndarray, places: np.ndarray, n_ctx: int) -> float:
@@ -105,10 +99,8 @@ def _hidden(finished: Finished) -> list[tuple[Batch, Batch]]:
 
     A token stays in its document.
     """
-    out = []
-    for batch in islice(
-        finished.parts.task.val_batches(finished.corpus, finished.model.config.sizes, 64), _SHUFFLED_WINDOWS // 64
-    ):
+    out, batches = [], finished.parts.task.val_batches(finished.corpus, finished.model.config.sizes, 64)
+    for batch in islice(batches, _SHUFFLED_WINDOWS // 64):
         moved, shown = batch.inputs.clone(), torch.ones_like(batch.inputs, dtype=torch.bool)
         shown.view(-1)[batch.positions] = False
         if batch.mask is not None:

@@ -25,7 +25,7 @@ from qkv.instruments.gradients import gradient_path
 from qkv.instruments.tokens import count_tokens
 from qkv.models.matrices import Catalogue
 from qkv.studies.engine.training_log import Finished
-from qkv.studies.probes.attention import ablation, patterns, roles
+from qkv.studies.probes.attention import ablation, patterns, replaced, roles
 from qkv.studies.probes.basis import change_of_basis, triplets
 from qkv.studies.probes.collocations import collocations
 from qkv.studies.probes.contextual import analogies, contextual, published
@@ -87,18 +87,10 @@ def _reset(finished: Finished) -> dict[str, float]:
 
 
 def _loss_with(finished: Finished, values: Mapping[str, Tensor]) -> float:
-    """The validation loss with some matrices replaced; afterwards they are as before, bit for bit."""
-    catalogue = finished.parts.catalogue
-    stored = {address: catalogue.entry(address).parameter.detach() for address in values}
-    kept = {address: tensor.clone() for address, tensor in stored.items()}
-    try:
-        for address, tensor in values.items():
-            stored[address].copy_(tensor)
-        batch = max(1, _BATCH_TOKENS // finished.trial.scale.n_ctx)
+    """The validation loss with some matrices replaced."""
+    entry, batch = finished.parts.catalogue.entry, max(1, _BATCH_TOKENS // finished.trial.scale.n_ctx)
+    with replaced([(entry(address).parameter.detach(), tensor) for address, tensor in values.items()]):
         return validation_loss(finished.model, finished.parts.task, finished.corpus, batch)
-    finally:
-        for address, tensor in kept.items():
-            stored[address].copy_(tensor)
 
 
 def _ledger(finished: Finished) -> dict[str, float]:
@@ -130,9 +122,6 @@ def _rows(finished: Finished) -> dict[str, float]:
     return found
 
 
-BANDS = ("common", "middling", "rare")
-
-
 def _frequency(finished: Finished) -> dict[str, float]:
     """Loss on common, middling and rare target tokens, each a third of the validation targets by training count."""
     corpus, nats, targets = finished.corpus, [], []
@@ -141,29 +130,24 @@ def _frequency(finished: Finished) -> dict[str, float]:
         nats.append(finished.parts.task.score(finished.model, part).nats.double().numpy())
         targets.append(part.targets.numpy())
     loss, frequency = np.concatenate(nats), counts[np.concatenate(targets)]
-    order = np.argsort(-frequency, kind="stable")
-    return {
-        f"loss {band}": float(loss[part].mean()) for band, part in zip(BANDS, np.array_split(order, 3), strict=True)
-    }
+    thirds = np.array_split(np.argsort(-frequency, kind="stable"), 3)
+    bands = zip(("common", "middling", "rare"), thirds, strict=True)
+    return {f"loss {band}": float(loss[part].mean()) for band, part in bands}
 
 
 _TEXTS = 4
 _PATH_WINDOWS = 4
 
 
-def _moved(finished: Finished) -> dict[str, float]:
-    """Share of each cause in the change of q, k, v and scores from start to end, by layer, over validation windows.
-
-    See `qkv.inspection.what_moved`; shares of one product sum to 1.
+def _moved(
+    finished: Finished, earlier: Mapping[str, Tensor] | None = None, later: Mapping[str, Tensor] | None = None
+) -> dict[str, float]:
+    """Share of each cause in the change of q, k, v and scores from start to end, or from some weights to others, by
+    layer, over validation windows. See `qkv.inspection.what_moved`; shares of one product sum to 1.
     """
-    return _moved_between(finished, finished.parts.start, finished.parts.catalogue.state())
-
-
-def _moved_between(finished: Finished, earlier: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> dict[str, float]:
-    """The same from some weights to others."""
     before, after = copy.deepcopy(finished.model), copy.deepcopy(finished.model)
-    Catalogue(before).load_state(earlier)
-    Catalogue(after).load_state(later)
+    Catalogue(before).load_state(earlier or finished.parts.start)
+    Catalogue(after).load_state(later or finished.parts.catalogue.state())
     n_ctx = finished.trial.scale.n_ctx
     ids = torch.from_numpy(finished.corpus.val.ids[: _TEXTS * n_ctx].astype(np.int64)).view(_TEXTS, 1, n_ctx)
     found: dict[str, float] = {}
@@ -182,7 +166,7 @@ def _moved_when(finished: Finished) -> dict[str, float]:
     return {
         f"{period} {name}": share
         for period, earlier, later in zip(PERIODS, way.states[:-1], way.states[1:], strict=True)
-        for name, share in _moved_between(finished, earlier, later).items()
+        for name, share in _moved(finished, earlier, later).items()
     }
 
 
@@ -273,7 +257,7 @@ def _answers(finished: Finished) -> dict[str, float]:
     found = {"answers": _right(finished, finished.val_batches())}
     if isinstance(task, Modular):
         batch = max(1, _BATCH_TOKENS // finished.model.config.sizes.n_ctx)
-        found["by heart"] = _right(finished, task.all_batches(finished.corpus, batch, held_out=False))
+        found["by heart"] = _right(finished, task.batches_of(task.pairs(held_out=False), finished.corpus, batch))
     return found
 
 

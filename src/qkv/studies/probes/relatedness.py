@@ -5,8 +5,8 @@ models of one replicate beside each other once all are there, by rank correlatio
 coordinate of one model ever meets a coordinate of another.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Mapping, Sequence
+from itertools import combinations, product
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def relatedness(finished: Finished) -> dict[str, float]:
     ids.sort(key=lambda i: token(int(i)))
     words, rows = [token(int(i)) for i in ids], np.array(ids)
     catalogue = finished.parts.catalogue
-    spaces = {"W_E": finished.rows[rows], "mean": means(seen, seen.n_layers - 1, rows)}
+    spaces = {"W_E": finished.rows[rows], "mean": means(seen, -1, rows)}
     if "W_U" in catalogue.addresses:
         spaces["W_U"] = catalogue.view("W_U").detach().numpy().T[rows]
     arm = finished.trial.arm
@@ -56,13 +56,8 @@ def relatedness(finished: Finished) -> dict[str, float]:
 
 def written(space: str, name: str, words: Sequence[str], vectors: np.ndarray) -> dict[str, float]:
     """`space|training|word|word` -> centred cosine of every two of `words`, in the order of the alphabet."""
-    pairs = zip(_pairs(len(words)), pair_cosines(vectors), strict=True)
-    return {_BETWEEN.join((space, name, words[i], words[j])): round(float(cosine), 6) for (i, j), cosine in pairs}
-
-
-def _pairs(n: int) -> Iterator[tuple[int, int]]:
-    """In the order of `pair_cosines`."""
-    return zip(*(part.tolist() for part in np.triu_indices(n, 1)), strict=True)
+    pairs = zip(combinations(words, 2), pair_cosines(vectors), strict=True)
+    return {_BETWEEN.join((space, name, *pair)): round(float(cosine), 6) for pair, cosine in pairs}
 
 
 def compared(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:

@@ -28,7 +28,6 @@ class Way(Observer):
         """Weights by address at the start and at the end of each period."""
 
     def on_start(self, context: RunContext) -> None:
-        """Stand at the start."""
         self.states = [_copied(context.catalogue.state())]
         self.looks = [(0, dict.fromkeys(self.states[0], 0.0))]
         self._at = frozenset(look_steps(context.steps))
@@ -38,7 +37,6 @@ class Way(Observer):
         return step in self._at or step in self._ends
 
     def after_update(self, record: StepRecord) -> None:
-        """Look."""
         state, start = record.catalogue.state(), self.states[0]
         if record.step in self._at:
             moved = {address: float(torch.dist(state[address].double(), start[address].double())) for address in start}
@@ -69,7 +67,6 @@ class Ledger(Observer):
         """By how much the loss of the batch fell from the start to the latest entry."""
 
     def on_start(self, context: RunContext) -> None:
-        """Stand at the start."""
         model: Any = context.model
         batch = next(iter(context.task.val_batches(context.corpus, model.config.sizes, _CLOSELY.windows)))
         self._account = Account(model, context.task.loss, batch, _CLOSELY)
@@ -81,7 +78,6 @@ class Ledger(Observer):
         return step % _EVERY == 0 or step == self._steps
 
     def after_update(self, record: StepRecord) -> None:
-        """Make an entry."""
         weights = [record.catalogue.entry(entry.address).parameter for entry in self._account.entries]
         if not all(bool(torch.isfinite(w).all()) for w in weights):
             return  # the loop is about to say so

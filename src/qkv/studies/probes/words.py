@@ -99,8 +99,8 @@ def last_pieces(seen: Occurrences, tokenizer: Tokenizer, words: frozenset[str]) 
 
 def _as_read(i: int, tokenizer: Tokenizer) -> str:
     """The letters that a piece adds to the text; pieces of WordPiece and words begin with the space that they drop."""
-    if tokenizer.kind not in ("wordpiece", "word"):
-        return tokenizer.token(i)
     token = tokenizer.token(i)
+    if tokenizer.kind not in ("wordpiece", "word"):
+        return token
     goes_on = tokenizer.kind == "wordpiece" and token.startswith("##") and len(token) > 2
     return token[2:] if goes_on else f" {token}"

@@ -12,8 +12,6 @@ from qkv.errors import ConfigError, unknown
 from qkv.studies.fixed import read_fixed
 from qkv.studies.question import Question
 
-__all__ = ["find", "questions"]
-
 _ORDER: list[str] = json.loads((Path(__file__).parent / "order.json").read_text(encoding="utf-8"))
 """Names in order of priority; any others follow by name. `qkv study` lists them from there, without torch."""
 

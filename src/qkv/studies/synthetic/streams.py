@@ -90,7 +90,8 @@ def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp:
         return made if part is None else _third(made, part.tunes)
     train, whole = made.train, made.val
     if part is not None and part.of > 1:
-        train, whole = _span(train, *training_span(len(train), part)), _span(whole, *_equal(len(whole), part))
+        train = _span(train, *_bounds(len(train), part, part.overlapping))
+        whole = _span(whole, *_bounds(len(whole), part))
     if text.stream == "text" and "train_tokens" in settings:
         train = _span(train, 0, min(len(train), settings["train_tokens"]))
     if text.stream == "text" and "val_bytes" in settings:
@@ -109,15 +110,10 @@ def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp:
     return dataclasses.replace(made, train=train, val=val, charge_nats=charge)
 
 
-def training_span(n: int, part: Slice) -> tuple[int, int]:
-    """Where a slice of n training tokens begins and ends; half of an overlapping one is in the next."""
-    if not part.overlapping:
-        return _equal(n, part)
-    return part.index * n // (part.of + 1), (part.index + 2) * n // (part.of + 1)
-
-
-def _equal(n: int, part: Slice) -> tuple[int, int]:
-    return part.index * n // part.of, (part.index + 1) * n // part.of
+def _bounds(n: int, part: Slice, overlapping: bool = False) -> tuple[int, int]:
+    """Where a slice of n tokens begins and ends; half of an overlapping one is in the next."""
+    of = part.of + overlapping
+    return part.index * n // of, (part.index + 1 + overlapping) * n // of
 
 
 def _span(tokens: Tokens, start: int, end: int) -> Tokens:
@@ -194,9 +190,11 @@ def word(index: int) -> str:
     return letters
 
 
-def _tokenizer(n_words: int) -> Tokenizer:
-    """Words 0 to n_words - 1, each met once, and the special tokens."""
-    return fit_tokenizer("word", [" ".join(word(i) for i in range(n_words))], n_words + 16, specials=True)
+def _words(n: int) -> tuple[Tokenizer, np.ndarray]:
+    """A tokenizer of made words 0 to n - 1, each met once, and the special tokens; the id of each word, int64 [n]."""
+    words = list(map(word, range(n)))
+    tokenizer = fit_tokenizer("word", [" ".join(words)], n + 16, specials=True)
+    return tokenizer, np.array([tokenizer.vocabulary[each] for each in words])
 
 
 def _made(name: str, rule: str, tokenizer: Tokenizer, train: np.ndarray, val: np.ndarray) -> Corpus:
@@ -218,11 +216,6 @@ def _made(name: str, rule: str, tokenizer: Tokenizer, train: np.ndarray, val: np
         charge_nats=None,
         split=partial(_unsplit, f"{name} is made by a rule; it has no text to split"),
     )
-
-
-def _ids(tokenizer: Tokenizer, n_words: int) -> np.ndarray:
-    """Id of each made word, int64 [n_words]."""
-    return np.array([tokenizer.vocabulary[word(i)] for i in range(n_words)])
 
 
 # a Markov source, whose entropy is known
@@ -254,8 +247,7 @@ def _markov(text: Text, source: str, cache: Path | None) -> Corpus:
     s = dict(text.settings)
     matrix = markov_matrix(s["states"], s["sharpness"], s["noise"])
     chain = _walk(matrix, s["tokens"], "train"), _walk(matrix, s["val_tokens"], "val")
-    tokenizer = _tokenizer(s["states"])
-    ids = _ids(tokenizer, s["states"])
+    tokenizer, ids = _words(s["states"])
     rule = f"a Markov chain of {s['states']} states with {markov_entropy(matrix):.4f} nats per token"
     return _made("markov", rule, tokenizer, ids[chain[0]], ids[chain[1]])
 
@@ -269,33 +261,6 @@ def _walk(matrix: np.ndarray, n: int, part: str) -> np.ndarray:
         state = int(np.searchsorted(cumulative[state], draws[i], side="right"))
         states[i] = state
     return states
-
-
-def _planted(text: Text, source: str, cache: Path | None) -> Corpus:
-    """Independent tokens, into which one kind of structure is planted.
-
-    Each is drawn from all there are, the k-th most frequent with a weight of k ** -`exponent` (0: all alike). Then each
-    is, with the probability `bigram`, the one successor of the token before it, a permutation, and with that of `copy`
-    the token `lag` places before it. Without an exponent these leave all tokens equally frequent.
-    """
-    s = dict(text.settings)
-    tokenizer = _tokenizer(s["words"])
-    n, found = tokenizer.d_vocab, []
-    weights = np.arange(1, n + 1) ** -float(s.get("exponent", 0.0))
-    successor = generator("study", "planted", n).permutation(n)
-    for size, part in (("tokens", "train"), ("val_tokens", "val")):
-        draws = generator("study", "planted", part)
-        ids, chance = draws.choice(n, s[size], p=weights / weights.sum()), draws.random(s[size])
-        follows = chance < s.get("bigram", 0.0)
-        copies = ~follows & (chance < s.get("bigram", 0.0) + s.get("copy", 0.0))
-        lag = s.get("lag", 1)
-        for i in range(lag, len(ids)):
-            if follows[i]:
-                ids[i] = successor[ids[i - 1]]
-            elif copies[i]:
-                ids[i] = ids[i - lag]
-        found.append(ids)
-    return _made("planted", ", ".join(f"{name} {value}" for name, value in s.items()), tokenizer, *found)
 
 
 def halves(made: Data) -> tuple[Corpus, Corpus]:
@@ -346,8 +311,7 @@ def _pairs(text: Text, source: str, cache: Path | None) -> Corpus:
     pairs, fillers, choices = s["pairs"], s["fillers"], s["choices"]
     n_words = 2 * pairs * len(CELLS)
     n = n_words + 2 * fillers + 1
-    tokenizer = _tokenizer(n)
-    ids, contexts = _ids(tokenizer, n), _contexts(pairs, fillers, choices, n_words)
+    (tokenizer, ids), contexts = _words(n), _contexts(pairs, fillers, choices, n_words)
     parts = [
         ids[_frames(contexts, s[size], part, n - 1)] for size, part in (("tokens", "train"), ("val_tokens", "val"))
     ]
@@ -407,9 +371,8 @@ _RULES: Mapping[str, tuple[tuple[str, ...], str]] = {
 def _by_rule(text: Text, source: str, cache: Path | None) -> Corpus:
     """The vocabulary of a task whose batches are made by `studies.synthetic.tasks`: the first made words."""
     settings, (counted, rule) = dict(text.settings), _RULES[text.stream]
-    n = sum(settings[name] for name in counted)
-    tokenizer = _tokenizer(n)
-    ids = np.resize(_ids(tokenizer, n), max(64, n))
+    tokenizer, ids = _words(sum(settings[name] for name in counted))
+    ids = np.resize(ids, max(64, len(ids)))
     return _made(text.stream, rule.format(**settings), tokenizer, ids, ids)
 
 
@@ -459,7 +422,6 @@ STREAMS: Mapping[str, Callable[[Text, str, Path | None], Corpus | Examples | Ima
     "text": _own_text,
     "labelled": _labelled,
     "markov": _markov,
-    "planted": _planted,
     "pairs": _pairs,
     **dict.fromkeys(_RULES, _by_rule),
     "digits": _digits,
@@ -473,23 +435,20 @@ def check_size(made: Corpus | Examples | Images, *, steps: int, batch_size: int,
 
     Raises SourceError that says how much there is and how much would do.
     """
+    small = f"{made.name!r} is too small for this study:"
+    longer = "Give a longer text, or none for the text inside your own Python"
     if not isinstance(made, Corpus):
         needed, entries = math.ceil(steps * batch_size / 20), "images" if isinstance(made, Images) else "labelled texts"
         if made.n_train < needed:
-            raise SourceError(
-                f"{made.name!r} is too small for this study: {made.n_train:,} {entries} to train on; expected at least"
-                f" {needed:,}"
-            )
+            raise SourceError(f"{small} {made.n_train:,} {entries} to train on; expected at least {needed:,}")
         return
     needed = math.ceil(steps * batch_size * n_ctx / 20)
     if len(made.train) < needed:
         raise SourceError(
-            f"{made.name!r} is too small for this study: {len(made.train):,} training tokens, and {steps:,} steps of"
-            f" {batch_size} windows of {n_ctx} would see each of them more than 20 times; expected at least {needed:,}"
-            " tokens. Give a longer text, or none for the text inside your own Python"
+            f"{small} {len(made.train):,} training tokens, and {steps:,} steps of {batch_size} windows of {n_ctx} would"
+            f" see each of them more than 20 times; expected at least {needed:,} tokens. {longer}"
         )
     if len(made.val) < 16 * n_ctx:
         raise SourceError(
-            f"{made.name!r} is too small for this study: {len(made.val):,} tokens are held out for validation; expected"
-            f" at least {16 * n_ctx:,}. Give a longer text, or none for the text inside your own Python"
+            f"{small} {len(made.val):,} tokens are held out for validation; expected at least {16 * n_ctx:,}. {longer}"
         )

@@ -7,18 +7,16 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
+from qkv.data.corpus import Corpus
+from qkv.models.layout import Sizes
 from qkv.randomness import generator, uniforms
 from qkv.tasks.batch import Batch
 from qkv.tasks.causal import Causal
-
-if TYPE_CHECKING:
-    from qkv.data.corpus import Corpus
-    from qkv.models.layout import Sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +30,12 @@ class _Made(Causal):
     tunes: bool = False
     """Scored on windows of their own, by which learning rates are chosen."""
 
-    def train_batch(self, corpus: "Corpus", sizes: "Sizes", seed: int, step: int, examples: np.ndarray) -> Batch:
+    def train_batch(self, corpus: Corpus, sizes: Sizes, seed: int, step: int, examples: np.ndarray) -> Batch:
         """Windows made anew; see `Task.train_batch`."""
         streams = [generator(seed, self.name, step, int(example)) for example in examples]
         return self._batch(corpus, sizes, streams)
 
-    def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
+    def val_batches(self, corpus: Corpus, sizes: Sizes, batch_size: int) -> Iterator[Batch]:
         """The same `n_validation` windows for every run."""
         what = "tuning" if self.tunes else "validation"
         for first in range(0, self.n_validation, batch_size):
@@ -46,7 +44,7 @@ class _Made(Causal):
             yield self._batch(corpus, sizes, streams)
 
     @abstractmethod
-    def _batch(self, corpus: "Corpus", sizes: "Sizes", streams: Sequence[np.random.Generator]) -> Batch:
+    def _batch(self, corpus: Corpus, sizes: Sizes, streams: Sequence[np.random.Generator]) -> Batch:
         """One window for each of these draws."""
 
 
@@ -79,7 +77,7 @@ class Recall(_Made):
         repeated = sum(math.comb(n, c) * p**c * (1 - p) ** (n - c) * math.lgamma(c + 1) for c in range(n + 1))
         return (math.lgamma(n + 1) - self.values * repeated) / n
 
-    def _batch(self, corpus: "Corpus", sizes: "Sizes", streams: Sequence[np.random.Generator]) -> Batch:
+    def _batch(self, corpus: Corpus, sizes: Sizes, streams: Sequence[np.random.Generator]) -> Batch:
         pairs = min(sizes.n_ctx // 4, self.keys)
         names = np.asarray(corpus.train.ids[: self.keys + self.values], dtype=np.int64)
         windows = np.stack([self._window(names, pairs, draws) for draws in streams])
@@ -121,7 +119,7 @@ class Repeat(_Made):
         """Nats per letter of a model that knows the letters of the shortest block and strikes them out one by one."""
         return math.lgamma(self.shortest + 1) / self.shortest
 
-    def _batch(self, corpus: "Corpus", sizes: "Sizes", streams: Sequence[np.random.Generator]) -> Batch:
+    def _batch(self, corpus: Corpus, sizes: Sizes, streams: Sequence[np.random.Generator]) -> Batch:
         names, places = np.asarray(corpus.train.ids[: self.letters], dtype=np.int64), np.arange(sizes.n_ctx + 1)
         windows, asked = [], []
         for draws in streams:
@@ -163,28 +161,25 @@ class Modular(Causal):
         every = np.arange(self.modulus**2)
         return every[(uniforms(every, "modular", "held out") < _HELD_OUT) == held_out]
 
-    def train_batch(self, corpus: "Corpus", sizes: "Sizes", seed: int, step: int, examples: np.ndarray) -> Batch:
+    def train_batch(self, corpus: Corpus, sizes: Sizes, seed: int, step: int, examples: np.ndarray) -> Batch:
         """Pairs that are not held out, drawn with replacement; see `Task.train_batch`."""
         known = self.pairs(held_out=False)
         chosen = known[(uniforms(examples, "modular", seed) * len(known)).astype(np.int64)]
         return self._batch(corpus, chosen)
 
-    def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
+    def val_batches(self, corpus: Corpus, sizes: Sizes, batch_size: int) -> Iterator[Batch]:
         """Every pair that is held out, of those that it is scored on."""
         pairs = self.pairs(held_out=True)
         if self.tunes is not None:
             pairs = pairs[(np.arange(len(pairs)) % 3 == 2) == self.tunes]
-        yield from self._in_batches(corpus, pairs, batch_size)
+        yield from self.batches_of(pairs, corpus, batch_size)
 
-    def all_batches(self, corpus: "Corpus", batch_size: int, *, held_out: bool) -> Iterator[Batch]:
-        """Every pair that is held out, or is not, once."""
-        yield from self._in_batches(corpus, self.pairs(held_out=held_out), batch_size)
-
-    def _in_batches(self, corpus: "Corpus", pairs: np.ndarray, batch_size: int) -> Iterator[Batch]:
+    def batches_of(self, pairs: np.ndarray, corpus: Corpus, batch_size: int) -> Iterator[Batch]:
+        """Each of these pairs once."""
         for first in range(0, len(pairs), batch_size):
             yield self._batch(corpus, pairs[first : first + batch_size])
 
-    def _batch(self, corpus: "Corpus", pairs: np.ndarray) -> Batch:
+    def _batch(self, corpus: Corpus, pairs: np.ndarray) -> Batch:
         names = np.asarray(corpus.train.ids[: self.modulus], dtype=np.int64)
         both = np.stack(np.divmod(pairs, self.modulus), axis=1)
         answers = both.sum(axis=1) % self.modulus

@@ -5,20 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qkv.studies.verdict import statistics as stats
 from qkv.studies.verdict.power import detectable, replicates_needed
-from qkv.studies.verdict.statistics import (
-    NOTHING,
-    beyond_rounding,
-    bounds_of_rate,
-    expected_margin,
-    interval,
-    is_exact,
-    judge,
-    outliers,
-    p_value,
-    scipy,
-    tost,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,23 +42,23 @@ def compare(values: Sequence[float], margin: float) -> Comparison:
 
     Raises ConfigError for a margin that is not above 0.
     """
-    expected_margin(margin)
+    stats.expected_margin(margin)
     if len(values) < 2:
         return Comparison(n=len(values), effect=float(values[0]) if values else None, verdict="unresolved")
-    values = beyond_rounding(values, margin)
-    low, high = interval(values)
+    values = stats.beyond_rounding(values, margin)
+    low, high = stats.interval(values)
     sd, median, mean = float(np.std(values, ddof=1)), float(np.median(values)), float(np.mean(values))
     return Comparison(
         n=len(values),
         effect=median,
         mean=mean,
-        outliers=outliers(values, margin) if is_exact(len(values)) else None,
+        outliers=stats.outliers(values, margin) if stats.is_exact(len(values)) else None,
         low=low,
         high=high,
         sd=sd,
-        p=p_value(values),
-        p_equivalent=tost(values, margin),
-        verdict=judge(values, margin),
+        p=stats.p_value(values),
+        p_equivalent=stats.tost(values, margin),
+        verdict=stats.judge(values, margin),
         detectable=detectable(sd, len(values)),
         needed=replicates_needed(margin, sd),
         mean_is_elsewhere=abs(mean - median) > margin,
@@ -83,12 +71,12 @@ def compare_rate(values: Sequence[float], nominal: float, margin: float, tries: 
     Each value is the share of 1 among `tries` independent tries. Intervals are exact (Clopper and Pearson 1934), and
     so is p, twice the smaller tail; none against a rate of 0 or 1, which one try may refute and none can support.
     """
-    expected_margin(margin)
+    stats.expected_margin(margin)
     n, hits = tries * len(values), round(tries * sum(values))
     if n < 2:
         return compare([value - nominal for value in values], margin)
-    low, high = (bound - nominal for bound in bounds_of_rate(hits, n))
-    inner_low, inner_high = (bound - nominal for bound in bounds_of_rate(hits, n, 0.90))
+    low, high = (bound - nominal for bound in stats.bounds_of_rate(hits, n))
+    inner_low, inner_high = (bound - nominal for bound in stats.bounds_of_rate(hits, n, 0.90))
     inside = -margin < inner_low and inner_high < margin
     verdict = "equivalent" if inside else "unresolved"
     if low > 0 or high < 0:
@@ -105,7 +93,7 @@ def compare_rate(values: Sequence[float], nominal: float, margin: float, tries: 
 
 def _p_of_rate(hits: int, n: int, nominal: float) -> float:
     """Below 0.05 exactly where `bounds_of_rate` leaves out the nominal rate."""
-    of = scipy().binom
+    of = stats.scipy().binom
     return min(1.0, 2 * min(float(of.cdf(hits, n, nominal)), float(of.sf(hits - 1, n, nominal))))
 
 
@@ -114,12 +102,7 @@ def constant(values: Sequence[float], margin: float) -> Comparison | None:
 
     There is nothing to test: whether it is 0 can be read off.
     """
-    expected_margin(margin)
-    if not len(values) or max(values) - min(values) > NOTHING * margin:
+    stats.expected_margin(margin)
+    if not len(values) or max(values) - min(values) > stats.NOTHING * margin:
         return None
     return Comparison(n=len(values), effect=float(np.mean(values)), verdict="constant")
-
-
-def left_out(values: Sequence[float]) -> Comparison:
-    """The account of an effect that cannot be asked, for what it needs is not there; its values stay in the file."""
-    return Comparison(n=len(values), effect=None, verdict="left out")

@@ -16,14 +16,11 @@ from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.engine.design import OF_TRAININGS, Arm, Contrast, Design
 from qkv.studies.engine.store import StudyFolder
 from qkv.studies.engine.tuning import choice, report_key
-from qkv.studies.verdict.comparison import Comparison, compare, compare_rate, constant, left_out
+from qkv.studies.verdict.comparison import Comparison, compare, compare_rate, constant
 from qkv.studies.verdict.corrections import corrected
-from qkv.studies.verdict.outcome import outcome
 from qkv.studies.verdict.statistics import beyond_rounding, bounds_of_rate, interval
 
 ALPHA = 0.05
-ONLY_ALONE = " (not after correction)"
-"""Behind the verdict of an effect that differs one at a time, and not where all others are asked too."""
 
 ON_THE_WAY = {"loss at a quarter": 0.25, "loss at half": 0.5, "loss at three quarters": 0.75}
 """Quantity of a training's curve -> after which share of its steps; of what was evaluated, the nearest."""
@@ -59,7 +56,7 @@ class Effect:
     @property
     def verdict(self) -> str:
         """The verdict of this effect alone, and whether it stands where all others are asked too, for a table."""
-        return self.result.verdict + ONLY_ALONE * self.only_alone
+        return self.result.verdict + " (not after correction)" * self.only_alone
 
     @property
     def told(self) -> Comparison:
@@ -116,10 +113,6 @@ class Findings:
         """The effect that the study's verdict is about."""
         return self.effects[0]
 
-    def figures(self, name: str) -> ArmFigures:
-        """An arm's figures by its name."""
-        return next(figures for figures in self.arms if figures.arm.name == name)
-
 
 def findings(design: Design, folder: StudyFolder, source: str, derive: Derive | None = None) -> Findings:
     """Everything that the rows of a design say so far; `derive` adds measures that need all rows to be known."""
@@ -165,14 +158,18 @@ def judged(measured: Sequence[tuple[Contrast, Values]]) -> tuple[Effect, ...]:
     that did not come out above 0.
     """
     results = [_compared(contrast, tuple(values.values())) for contrast, values in measured]
-    there = {contrast.name: is_there(result) for (contrast, _), result in zip(measured, results, strict=True)}
+    there = {
+        contrast.name: result.verdict == "differs" and (result.effect or 0.0) > 0
+        for (contrast, _), result in zip(measured, results, strict=True)
+    }
     results = [
-        result if all(there.get(gate, True) for gate in contrast.gates) else left_out(tuple(values.values()))
+        result
+        if all(there.get(gate, True) for gate in contrast.gates)
+        else Comparison(n=len(values), effect=None, verdict="left out")  # its values stay in the file
         for (contrast, values), result in zip(measured, results, strict=True)
     ]
-    tested = [i for i, result in enumerate(results) if result.p is not None]
-    p = {i: results[i].p or 0.0 for i in tested}
-    others = [i for i in tested if i > 0]
+    p = {i: result.p for i, result in enumerate(results) if result.p is not None}
+    others = [i for i in p if i > 0]
     p |= zip(others, corrected([p[i] for i in others], [_flippable(*measured[i]) for i in others]), strict=True)
     known = {contrast.name: values for contrast, values in measured}
     return tuple(
@@ -198,7 +195,7 @@ def _outcome(contrast: Contrast, values: Values, result: Comparison, known: Mapp
         values = {replicate: value - other[replicate] for replicate, value in values.items() if replicate in other}
     if len(values) < 2 or result.verdict == "left out":
         return "open"
-    return outcome(expected, partial(_bounds, contrast, tuple(values.values()), result), contrast.margin)
+    return expected.outcome(partial(_bounds, contrast, tuple(values.values()), result), contrast.margin)
 
 
 def _bounds(
@@ -219,11 +216,6 @@ def _flippable(contrast: Contrast, values: Values) -> Values | None:
     if _nominal(contrast) is not None:
         return None
     return dict(zip(values, beyond_rounding(tuple(values.values()), contrast.margin), strict=True))
-
-
-def is_there(result: Comparison) -> bool:
-    """Whether an effect is above 0, and not trivially."""
-    return result.verdict == "differs" and (result.effect or 0.0) > 0
 
 
 def _compared(contrast: Contrast, values: Sequence[float]) -> Comparison:
@@ -289,8 +281,7 @@ def contrast_values(contrast: Contrast, design: Design, reported: Reported) -> V
     for replicate in range(1, design.replicates + 1):
         read = _read(contrast, design, replicate, reported)
         if None not in read:
-            weights = [weight for weight, _, _ in contrast.terms]
-            value = sum(weight * x for weight, x in zip(weights, read, strict=True) if x is not None)
+            value = sum(weight * x for (weight, _, _), x in zip(contrast.terms, read, strict=True) if x is not None)
             values[replicate] = min(1.0, value) if contrast.unit == OF_TRAININGS else value
     return values
 

@@ -117,7 +117,7 @@ def _follows(question: Question, effects: Sequence[Effect], made: JsonMapping) -
         "margin": first.contrast.margin,
         "seeds": r.n,
         "p": r.p,
-        "intervals": intervals(first),
+        "intervals": how_exact(r.n) if first.contrast.nominal is None else "exact, of a rate",
         "contrasts": rows,
         "expected": rows[0]["expected"],
         "otherwise": [row["name"] for row in rows if row["outcome"] == "failed"],
@@ -359,11 +359,6 @@ def _refuted_by(effect: Effect) -> str:
         return ""
     size = f"{two_digits(result.effect, unit)} {unit_words(unit)}"
     return f"More replicates of the same design that move the effect, {size}, {beyond}."
-
-
-def intervals(effect: Effect) -> str:
-    """Of which kind the interval of an effect is."""
-    return how_exact(effect.result.n) if effect.contrast.nominal is None else "exact, of a rate"
 
 
 def _of_the_whole(made: JsonMapping, unit: str) -> list[str]:
