@@ -176,13 +176,6 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def setting_named(name: str) -> str:
-    """The setting of config.toml that was typed as if it were an option; empty where it is none."""
-    from qkv import recipe
-
-    return recipe.setting_named(name)
-
-
 def _n_processes(args: argparse.Namespace) -> int:
     """What was typed; of a run that is resumed without it, what its config.toml says."""
     if args.nproc is not None or not (args.resume and args.out):

@@ -329,15 +329,9 @@ def _twin(run: RunFolder, path: Path) -> Path | None:
         for place in run.checkpoint_folders().values():
             other = place / "model.safetensors"
             is_same = os.path.lexists(place / "state.json") and checkpoint_files(place).get(other.name) in wanted
-            if is_same and os.path.lexists(other) and not _wrong(run, other) and not _is_same_file(other, path):
+            is_whole = is_same and os.path.lexists(other) and not _wrong(run, other)
+            if is_whole and not (path.exists() and os.path.samefile(other, path)):
                 return other
     except RunFolderError:
         return None
     return None
-
-
-def _is_same_file(one: Path, other: Path) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False

@@ -28,6 +28,11 @@ GATED: Mapping[str, str] = {
 """Part -> the names of its modules in Llama and its relatives; those of a layer behind `model.layers.{L}.`."""
 
 
+def _gated_but(*parts: str, **others: str) -> dict[str, str]:
+    """The same without some parts, and with others."""
+    return {part: name for part, name in GATED.items() if part not in parts} | others
+
+
 def tensors(
     names: Mapping[str, str],
     block: str = "model.layers.{L}.",
@@ -174,16 +179,14 @@ def _score_factor(key: str, usual: float, power: float) -> Joint:
 
 OLMO = decoder(
     "olmo", "OLMo", "OlmoForCausalLM",
-    tensors({part: name for part, name in GATED.items() if "norm" not in part}),
+    tensors(_gated_but("norm1", "norm2", "norm_f")),
     *sizes(50304, 4096, 32, 32, 2048, mlp=11008), SILU, BIASED, TIED, Rope(), *idle(clip_qkv=None),
     norm="layer", norm_gain=False, norm_bias="none", norm_eps=1e-5,
 )  # fmt: skip
-_OUTPUT_NORMS = {part: name for part, name in GATED.items() if part != "norm1"} | {
-    "norm1": "post_attention_layernorm",
-    "norm2": "post_feedforward_layernorm",
-    "qnorm": "self_attn.q_norm",
-    "knorm": "self_attn.k_norm",
-}
+_OUTPUT_NORMS = _gated_but(
+    "norm1", norm1="post_attention_layernorm", norm2="post_feedforward_layernorm",
+    qnorm="self_attn.q_norm", knorm="self_attn.k_norm",
+)  # fmt: skip
 _OLMO = (*sizes(50304, 4096, 32, 32, 2048, mlp=11008), SILU, BIASED, TIED, _eps(usual=1e-5))
 OLMO2 = decoder(
     "olmo2", "OLMo 2", "Olmo2ForCausalLM", tensors(_OUTPUT_NORMS), *_OLMO, Rope(),
@@ -203,10 +206,10 @@ SMOLLM3 = decoder(
     Rope(base=2000000.0), *idle(mlp_bias=False),
     Always("no_rope_layer_interval", 4, also=tuple(range(1, 99)), written=False),
 )  # fmt: skip
+_JOINT = {"joint gated": "mlp.gate_up_proj mlp.down_proj"}
 PHI3 = decoder(
     "phi3", "Phi-3", "Phi3ForCausalLM",
-    tensors({part: name for part, name in GATED.items() if part not in ("QKVO", "gated")}
-            | {"QKV O": "self_attn.qkv_proj self_attn.o_proj", "joint gated": "mlp.gate_up_proj mlp.down_proj"}),
+    tensors(_gated_but("QKVO", "gated") | {"QKV O": "self_attn.qkv_proj self_attn.o_proj"} | _JOINT),
     *sizes(32064, 3072, 32, 32, 4096, mlp=8192), SILU, TIED, _eps(usual=1e-5), Dropout(("resid_pdrop", "embd_pdrop")),
     Windows(width=None, layered=False), Rope(shares=True),
     Always("original_max_position_embeddings", 4096, also=tuple(range(1, 1 << 17)), written=False),
@@ -228,20 +231,18 @@ HELIUM = decoder(
 )  # fmt: skip
 GLM = decoder(
     "glm", "GLM-4", "GlmForCausalLM",
-    tensors({part: name for part, name in GATED.items() if part != "gated"}
-            | {"joint gated": "mlp.gate_up_proj mlp.down_proj"}, neighbours=True),
+    tensors(_gated_but("gated") | _JOINT, neighbours=True),
     *sizes(151552, 4096, 40, 32, 131072, mlp=13696, kv=2, head=128), SILU, TIED, _eps(usual=1.5625e-07),
     Rope(share=0.5, shares=True),
     Setting("attention_bias", "layout.attention_bias", True, ((True, "qkv"), (False, "same"))),
 )  # fmt: skip
 GLM4 = decoder(
     "glm4", "GLM-4 0414", "Glm4ForCausalLM",
-    tensors({part: name for part, name in GATED.items() if part != "gated"}
-            | {"joint gated": "mlp.gate_up_proj mlp.down_proj", "norm1_out": "post_self_attn_layernorm",
-               "norm2_out": "post_mlp_layernorm"}, neighbours=True),
+    tensors(_gated_but("gated") | _JOINT
+            | {"norm1_out": "post_self_attn_layernorm", "norm2_out": "post_mlp_layernorm"}, neighbours=True),
     *GLM.pieces, norm_place="both",
 )  # fmt: skip
-_UNGATED = {part: name for part, name in GATED.items() if part != "gated"} | {"mlp": "mlp.up_proj mlp.down_proj"}
+_UNGATED = _gated_but("gated", mlp="mlp.up_proj mlp.down_proj")
 ARCEE = decoder(
     "arcee", "Arcee AFM", "ArceeForCausalLM", tensors(_UNGATED),
     *sizes(32000, 2560, 32, 32, 4096, mlp=18432, head=True), BIASED, TIED, _eps(usual=1e-5), Rope(),
@@ -255,7 +256,7 @@ NEMOTRON = decoder(
 )  # fmt: skip
 STARCODER2 = decoder(
     "starcoder2", "StarCoder2", "Starcoder2ForCausalLM",
-    tensors({part: name for part, name in GATED.items() if part != "gated"} | {"mlp": "mlp.c_fc mlp.c_proj"}),
+    tensors(_gated_but("gated", mlp="mlp.c_fc mlp.c_proj")),
     *sizes(49152, 3072, 30, 24, 4096, mlp=12288, kv=2), Setting("hidden_act", "layout.mlp", "gelu_pytorch_tanh", ACTS),
     _eps("norm_epsilon", 1e-5), TIED_USUALLY, Windows(width=None, layered=False), Rope(), Always("use_bias", True),
     Dropout(("residual_dropout", "embedding_dropout")), Always("mlp_type", "default", written=False),
@@ -278,11 +279,10 @@ def _cap(key: str, path: str, usual: float | None) -> Joint:
 _FROM_HEADS = _score_factor("query_pre_attn_scalar", 256, -0.5)
 _GEMMA = {"mlp": "geglu_tanh", "embed_scale": True}
 _TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")
-_GEMMA_NORMS = {part: name for part, name in GATED.items() if part != "norm2"} | {
-    "norm1_out": "post_attention_layernorm",
-    "norm2": "pre_feedforward_layernorm",
-    "norm2_out": "post_feedforward_layernorm",
-}
+_GEMMA_NORMS = _gated_but(
+    "norm2", norm1_out="post_attention_layernorm", norm2="pre_feedforward_layernorm",
+    norm2_out="post_feedforward_layernorm",
+)  # fmt: skip
 GEMMA = decoder(
     "gemma", "Gemma", "GemmaForCausalLM", tensors(GATED, one_plus=True),
     *sizes(256000, 3072, 28, 16, 8192, mlp=24576, head=256), BIASED, TIED_USUALLY, _eps(), Rope(),
@@ -325,7 +325,7 @@ def _read_parallel(reading: Reading) -> None:
     reading.values |= {"layout.parallel": given, "layout.shared_norm": given}
 
 
-_ONE_NORM = {part: name for part, name in GATED.items() if part != "norm2"}
+_ONE_NORM = _gated_but("norm2")
 STABLELM = decoder(
     "stablelm", "StableLM", "StableLmForCausalLM", tensors(GATED),
     *sizes(50304, 2560, 32, 32, 4096, mlp=6912), SILU, TIED, _eps("layer_norm_eps", 1e-5),
@@ -344,8 +344,8 @@ COHERE = decoder(
 )  # fmt: skip
 PHI = decoder(
     "phi", "Phi", "PhiForCausalLM",
-    tensors({part: name for part, name in _ONE_NORM.items() if part != "gated"} | {
-        "QKVO": GATED["QKVO"].replace("o_proj", "dense"), "mlp": "mlp.fc1 mlp.fc2", "norm_f": "model.final_layernorm"}),
+    tensors(_gated_but("norm2", "gated", QKVO=GATED["QKVO"].replace("o_proj", "dense"), mlp="mlp.fc1 mlp.fc2",
+                       norm_f="model.final_layernorm")),
     *sizes(51200, 2048, 24, 32, 2048, mlp=8192), TIED, _eps("layer_norm_eps", 1e-5),
     Setting("hidden_act", "layout.mlp", "gelu_new", ACTS[1:2] + ACTS[:1] + ACTS[2:]),
     Dropout(("resid_pdrop", "embd_pdrop")), Always("qk_layernorm", False), Rope(share=0.5, shares=True),
