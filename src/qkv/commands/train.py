@@ -48,6 +48,7 @@ from qkv.commands.arguments import (
 from qkv.commands.arguments import settings as read_settings
 from qkv.config import load_toml
 from qkv.errors import QkvError
+from qkv.training.distributed.started import is_first_process, is_started
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -190,13 +191,13 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     given = options(args)
     n = _n_processes(args)
-    if n > 1 and not processes.is_started():
+    if n > 1 and not is_started():
         return processes.launch(args.typed, n)
     processes.end_with_starter()
     from qkv import api
     from qkv.commands.printing import outcome, progress, screen
 
-    if not processes.is_first():
+    if not is_first_process():
         api.train(args.source or "", started=started, **given)
         return 0
     with progress.display() as display:

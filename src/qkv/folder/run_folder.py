@@ -303,7 +303,9 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{self.path} is a file; choose another --out")
         if self.path.exists() and not self._is_vacant():
-            raise RunFolderError(f"{self.path} already exists; choose another --out{self._how_to_go_on()}")
+            is_training = self.config.is_file() and not self.is_import
+            how = " (a training goes on with qkv train --resume --out)" if is_training else ""
+            raise RunFolderError(f"{self.path} already exists; choose another --out{how}")
         if self.path.exists() and not os.access(self.path, os.W_OK | os.X_OK):
             raise UserError(f"no permission to write in {self.path}; choose another --out")
 
@@ -319,12 +321,6 @@ class RunFolder:
             for leftover in self.path.iterdir():
                 is_folder = leftover.is_dir() and not leftover.is_symlink()
                 shutil.rmtree(leftover) if is_folder else leftover.unlink()
-
-    def _how_to_go_on(self) -> str:
-        """What can be done with the run that is here, in parentheses; "" where it cannot be gone on with."""
-        if not self.config.is_file() or self.is_import:
-            return ""
-        return " (a training goes on with qkv train --resume --out)"
 
     @property
     def is_import(self) -> bool:
