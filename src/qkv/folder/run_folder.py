@@ -46,7 +46,6 @@ CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors")
 
 _LOCK = ".lock"
 _TEMPORARY = ".part-"
-_BLOCK = 1 << 20
 _LARGEST_JSON = 32 << 20
 _SWEEPS = os.name != "nt"
 """Whether what killed processes left half-written is told from what is being written, by its lock."""
@@ -254,11 +253,8 @@ def read_json(path: Path) -> JsonObject:
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file in hex, read in blocks."""
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class RunFolder:

@@ -56,7 +56,6 @@ def check_file(path: Path) -> None:
 
     Raises DamagedFileError that says what is wrong, and what can be done.
     """
-    path = Path(path)
     run = _run_of(path)
     if run is not None and (why := _trouble(run, path)):
         raise DamagedFileError(_sentence(run, path, why))
@@ -66,7 +65,6 @@ def check_weights(path: Path) -> None:
     """Make sure that a file of weights may be used: `check_file`, and every tensor in it is of finite floating-point
     numbers. Raises DamagedFileError, RunFolderError where it is not there.
     """
-    path = Path(path)
     run = _run_of(path)
     why = (_trouble(run, path) if run is not None else "") or _numbers_trouble(path)
     if why:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from qkv.interop.family import ACTS, PLAIN, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
-from qkv.interop.layers import Joint, LayerWords, RopeByLayer, Windows, every, shortest
+from qkv.interop.layers import Joint, every, layer_words, rope_by_layer, shortest, windows
 from qkv.interop.name_map import ONE_PLUS, SAME, STACKED, Form, Row, after, by_heads, of_neighbours
 from qkv.interop.settings import YES_NO, Always, Dropout, Piece, Reading, Rope, Setting
 from qkv.jsontypes import JsonObject
@@ -195,14 +195,14 @@ OLMO2 = decoder(
 _THREE_OF_FOUR = every(4, first="sliding_attention", last="full_attention")
 OLMO3 = decoder(
     "olmo3", "OLMo 3", "Olmo3ForCausalLM", tensors(_OUTPUT_NORMS), *_OLMO,
-    Windows(usual=_THREE_OF_FOUR, keeps=True), RopeByLayer(500000.0, 500000.0),
+    windows(usual=_THREE_OF_FOUR, keeps=True), rope_by_layer(500000.0, 500000.0),
     norm_place="out", qk_norm=True, qk_norm_whole=True,
 )  # fmt: skip
 SMOLLM3 = decoder(
     "smollm3", "SmolLM3", "SmolLM3ForCausalLM", tensors(GATED),
     *sizes(128256, 2048, 36, 16, 32768, mlp=11008, kv=4), SILU, BIASED, TIED_USUALLY, _eps(),
-    Windows(switch="use_sliding_window", width=None),
-    LayerWords("no_rope_layers", "layout.rope_layers", ((1, "r"), (0, "n")), every(4, first=1, last=0)),
+    windows(switch="use_sliding_window", width=None),
+    layer_words("no_rope_layers", "layout.rope_layers", ((1, "r"), (0, "n")), every(4, first=1, last=0)),
     Rope(base=2000000.0), *idle(mlp_bias=False),
     Always("no_rope_layer_interval", 4, also=tuple(range(1, 99)), written=False),
 )  # fmt: skip
@@ -211,7 +211,7 @@ PHI3 = decoder(
     "phi3", "Phi-3", "Phi3ForCausalLM",
     tensors(_gated_but("QKVO", "gated") | {"QKV O": "self_attn.qkv_proj self_attn.o_proj"} | _JOINT),
     *sizes(32064, 3072, 32, 32, 4096, mlp=8192), SILU, TIED, _eps(usual=1e-5), Dropout(("resid_pdrop", "embd_pdrop")),
-    Windows(width=None, layered=False), Rope(shares=True),
+    windows(width=None, layered=False), Rope(shares=True),
     Always("original_max_position_embeddings", 4096, also=tuple(range(1, 1 << 17)), written=False),
 )  # fmt: skip
 GRANITE = decoder(
@@ -258,7 +258,7 @@ STARCODER2 = decoder(
     "starcoder2", "StarCoder2", "Starcoder2ForCausalLM",
     tensors(_gated_but("gated", mlp="mlp.c_fc mlp.c_proj")),
     *sizes(49152, 3072, 30, 24, 4096, mlp=12288, kv=2), Setting("hidden_act", "layout.mlp", "gelu_pytorch_tanh", ACTS),
-    _eps("norm_epsilon", 1e-5), TIED_USUALLY, Windows(width=None, layered=False), Rope(), Always("use_bias", True),
+    _eps("norm_epsilon", 1e-5), TIED_USUALLY, windows(width=None, layered=False), Rope(), Always("use_bias", True),
     Dropout(("residual_dropout", "embedding_dropout")), Always("mlp_type", "default", written=False),
     norm="layer", bias=True,
 )  # fmt: skip
@@ -293,7 +293,7 @@ GEMMA = decoder(
 GEMMA2 = decoder(
     "gemma2", "Gemma 2", "Gemma2ForCausalLM", tensors(_GEMMA_NORMS, one_plus=True),
     *sizes(256000, 2304, 26, 8, 8192, mlp=9216, kv=4, head=256), BIASED, TIED_USUALLY, _eps(), Rope(),
-    Windows(usual=every(2, first="sliding_attention", last="full_attention")), _FROM_HEADS,
+    windows(usual=every(2, first="sliding_attention", last="full_attention")), _FROM_HEADS,
     _cap("attn_logit_softcapping", "layout.score_cap", 50.0), _cap("final_logit_softcapping", "layout.logit_cap", 30.0),
     Always("hidden_activation", "gelu_pytorch_tanh", also=_TANH),
     Always("hidden_act", "gelu_pytorch_tanh", also=_TANH, written=False),
@@ -304,8 +304,8 @@ GEMMA3 = decoder(
     "gemma3_text", "Gemma 3", "Gemma3ForCausalLM",
     tensors(_GEMMA_NORMS | {"qnorm": "self_attn.q_norm", "knorm": "self_attn.k_norm"}, one_plus=True),
     *sizes(262208, 2304, 26, 8, 131072, mlp=9216, kv=4, head=256), BIASED, TIED_USUALLY, _eps(),
-    Windows(usual=every(6, first="sliding_attention", last="full_attention"), keeps=True),
-    RopeByLayer(1000000.0, 10000.0), _FROM_HEADS,
+    windows(usual=every(6, first="sliding_attention", last="full_attention"), keeps=True),
+    rope_by_layer(1000000.0, 10000.0), _FROM_HEADS,
     _cap("attn_logit_softcapping", "layout.score_cap", None), _cap("final_logit_softcapping", "layout.logit_cap", None),
     Always("hidden_activation", "gelu_pytorch_tanh", also=_TANH),
     Always("cache_implementation", "hybrid", written=False),
