@@ -30,7 +30,7 @@ from qkv.jsontypes import JsonObject
 from qkv.othernames import unknown_setting
 from qkv.run import Run
 from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from qkv.training.distributed.ranks import is_first_process
+from qkv.training.distributed.started import is_first_process
 from qkv.training.record import EvaluationRecord, Event, StepRecord
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -62,8 +62,6 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        self.setting_named: Callable[[str], str] = lambda option: ""
-        """The setting that a command takes by --set and that was typed as an option; empty where there is none."""
         self.places: list = []
         """Runs and data among the values that were read, to be looked for before the command begins."""
 
@@ -93,9 +91,11 @@ class Parser(argparse.ArgumentParser):
                 setattr(args, name, _as_typed(value) if isinstance(value, str) else [*map(_as_typed, value)])
         for i, word in enumerate(rest):
             if word.startswith("-"):
+                from qkv import recipe
+
                 file = f" (a file of that name is ./{word})" if os.path.exists(word) else ""
                 option, _, value = word.partition("=")
-                if setting := self.setting_named(option):
+                if "--set" in self._option_string_actions and (setting := recipe.setting_named(option)):
                     value = value or next((v for v in rest[i + 1 : i + 2] if not v.startswith("-")), "VALUE")
                     self.error(f"{option} is a setting; give it as --set {setting}={_as_typed(value)}{file}")
                 self.error(unknown_setting("option", option, self._option_string_actions, 2) + file)
@@ -119,7 +119,6 @@ def command_parser(name: str) -> Parser:
     parser = Parser(f"qkv {name}", description.strip())
     parser.epilog = f"Example:{example.rstrip()}"
     module.configure(parser)
-    parser.setting_named = getattr(module, "setting_named", parser.setting_named)
     return parser
 
 

@@ -370,7 +370,7 @@ def test_elsewhere_exactness_is_not_promised_and_what_can_be_checked_is(copy: Pa
 def test_resuming_elsewhere_is_said(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, said = train(text, tmp_path / "run", steps=10), []
     (run.path / "manifest.json").unlink()
-    monkeypatch.setattr("qkv.recipe.manifest._cpu", lambda: "another processor")
+    monkeypatch.setattr("qkv.recipe.manifest.processor", lambda: "another processor")
     qkv.train(out=run.path, resume=True, report=False, say=said.append)
     assert any("the processor was" in words and "another processor" in words for words in said)
     with qkv.load(run.path).telemetry() as telemetry:

@@ -24,7 +24,8 @@ from qkv.recipe.build import assemble
 from qkv.recipe.request import Request, resolve
 from qkv.tasks import find_task
 from qkv.telemetry import Store
-from qkv.training.distributed.ranks import FOLDER_VARIABLE, Ranks, join
+from qkv.training.distributed.ranks import Ranks, join
+from qkv.training.distributed.started import FOLDER_VARIABLE
 from qkv.training.loop import TrainingSetup, run
 from qkv.training.optimizers import make_optimizer
 from qkv.training.record import Observer

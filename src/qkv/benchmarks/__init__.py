@@ -7,8 +7,6 @@ stored figure, and nothing fails for being slow.
 
 from collections.abc import Mapping
 
-__all__ = ["BENCHMARKS"]
-
 BENCHMARKS: Mapping[str, str] = {
     "start": "how soon the help is there, and the first training step, after the command is typed",
     "step": "one training step of the same model on the same batch, beside Hugging Face GPT-2",

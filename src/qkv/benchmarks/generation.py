@@ -30,11 +30,11 @@ def measure(session: Session) -> None:
     for batch in (1, 16):
         sides: dict[str, Side] = {}
         if there:
-            sides["HF GPT-2"] = functools.partial(_theirs, batch, tokens, N_CTX)
+            sides["HF GPT-2"] = functools.partial(_theirs, batch, tokens)
             if torch.get_num_threads() > 1:
-                sides["HF GPT-2, one thread"] = functools.partial(_theirs, batch, tokens, N_CTX, alone=True)
+                sides["HF GPT-2, one thread"] = functools.partial(_theirs, batch, tokens, alone=True)
         for preset in ("gpt2", "modern"):
-            sides[f"qkv {preset}"] = functools.partial(_ours, batch, tokens, N_CTX, preset)
+            sides[f"qkv {preset}"] = functools.partial(_ours, batch, tokens, preset)
         found = alternate(sides, session.rounds)
         peer = max(
             (side for side in sides if side.startswith("HF")),
@@ -54,12 +54,12 @@ def _rate(tokens: int, call: Callable[[], object]) -> Turn:
     return turn
 
 
-def _theirs(batch: int, tokens: int, n_ctx: int, *, alone: bool = False) -> Turn:
+def _theirs(batch: int, tokens: int, *, alone: bool = False) -> Turn:
     """`alone`: on one thread."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        vocab_size=65, n_positions=n_ctx, n_embd=128, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=None
+        vocab_size=65, n_positions=N_CTX, n_embd=128, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=None
     )
     model: Any = GPT2LMHeadModel(config).eval()
     prompt = torch.ones(batch, PROMPT, dtype=torch.int64)
@@ -69,8 +69,8 @@ def _theirs(batch: int, tokens: int, n_ctx: int, *, alone: bool = False) -> Turn
     return _rate(batch * tokens, lambda: model.generate(prompt, max_new_tokens=tokens, **how))
 
 
-def _ours(batch: int, tokens: int, n_ctx: int, preset: str) -> Turn:
-    sizes = Sizes(d_vocab=65, d_model=128, n_layers=4, n_heads=4, n_ctx=n_ctx)
+def _ours(batch: int, tokens: int, preset: str) -> Turn:
+    sizes = Sizes(d_vocab=65, d_model=128, n_layers=4, n_heads=4, n_ctx=N_CTX)
     model = CausalLM(ModelConfig(kind="CausalLM", sizes=sizes, layout=PRESETS[preset].layout).resolved())
     prompts = [np.ones(PROMPT, dtype=np.int64)] * batch
     return _rate(batch * tokens, lambda: generate(model, prompts, tokens=tokens, how=Sampling(0.0), seed=0))

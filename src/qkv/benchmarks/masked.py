@@ -10,6 +10,8 @@ into pieces is not. Ours is measured twice: the same architecture, parameter for
 import dataclasses
 import functools
 import importlib
+import itertools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from torch import nn
 
 from qkv.benchmarks.processes import Side, Turn
 from qkv.benchmarks.session import Session, alternate
-from qkv.benchmarks.sides import our_step, precisions, seconds, their_step
+from qkv.benchmarks.sides import our_step, precisions, their_step
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus
 from qkv.models import ModelConfig, Sizes
@@ -135,45 +137,38 @@ def _theirs_timed(path: Path, vocabulary: Path, of_phrases: bool, grouped: bool,
     tokenizer, collator = their_collator(vocabulary)
     examples = _theirs(_corpus(path, vocabulary), tokenizer, of_phrases)
     batches = _their_batches(examples, PHRASES if of_phrases else WINDOWS, grouped)
-    step, times = their_step(their_model(len(tokenizer)), precision), 1 if quick else 4
+    step = their_step(their_model(len(tokenizer)), precision)
 
-    def turn() -> float:
-        real = 0
+    def once() -> int:
+        batch = collator(next(batches))
+        step(dict(batch))
+        return int(batch["attention_mask"].sum())
 
-        def once() -> None:
-            nonlocal real
-            batch = collator(next(batches))
-            real += int(batch["attention_mask"].sum())
-            step(dict(batch))
-
-        return _rate(once, times, lambda: real)
-
-    return turn
+    return _rate(once, quick)
 
 
 def _ours_timed(path: Path, vocabulary: Path, of_phrases: bool, preset: str, precision: str, quick: bool) -> Turn:
     corpus = _corpus(path, vocabulary)
     config = our_model(corpus.tokenizer.d_vocab, preset, ROW if of_phrases else N_CTX)
-    step, times, at = our_step(config, RULE, precision), 1 if quick else 4, 0
+    step, steps = our_step(config, RULE, precision), itertools.count()
     windows = ROWS if of_phrases else WINDOWS
 
+    def once() -> int:
+        at = next(steps)
+        examples = np.arange(at * windows, (at + 1) * windows)
+        batch = RULE.train_batch(corpus, config.sizes, 1, at, examples)
+        step(batch)
+        return batch.inputs.numel() if batch.mask is None else int(batch.mask.sum())
+
+    return _rate(once, quick)
+
+
+def _rate(once: Callable[[], int], quick: bool) -> Turn:
+    """A turn of four steps (one where it is quick): the real tokens that they say they took, a second."""
+
     def turn() -> float:
-        real = 0
-
-        def once() -> None:
-            nonlocal real, at
-            examples = np.arange(at * windows, (at + 1) * windows)
-            batch = RULE.train_batch(corpus, config.sizes, 1, at, examples)
-            real += batch.inputs.numel() if batch.mask is None else int(batch.mask.sum())
-            at += 1
-            step(batch)
-
-        return _rate(once, times, lambda: real)
+        began = time.perf_counter()
+        real = sum(once() for _ in range(1 if quick else 4))
+        return real / (time.perf_counter() - began)
 
     return turn
-
-
-def _rate(once: Callable[[], None], times: int, real: Callable[[], int]) -> float:
-    """Real tokens a second over so many steps."""
-    taken = seconds(once, times)
-    return real() / (taken * times)

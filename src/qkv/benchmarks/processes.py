@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import platform
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from qkv.errors import RunError
 from qkv.jsontypes import JsonObject
+from qkv.words import many
 
 Turn = Callable[[], float]
 """Measures a side once."""
@@ -100,22 +100,13 @@ def fresh() -> Path:
     return Path(tempfile.mkdtemp(prefix="qkv-benchmark-"))
 
 
-def spread(values: list[float]) -> str:
-    """`median (lowest to highest of n)`."""
-    return f"{statistics.median(values):.4g} ({min(values):.4g} to {max(values):.4g} of {len(values)})"
-
-
 def machine() -> str:
     """The processor and the versions that figures depend on."""
     import torch
 
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        name = names[0].partition(":")[2].strip() if names else name
-    threads = torch.get_num_threads()
+    from qkv.recipe.manifest import processor
+
     return (
-        f"{os.cpu_count()} x {name}, {threads} {'thread' if threads == 1 else 'threads'}, torch {torch.__version__},"
+        f"{os.cpu_count()} x {processor()}, {many(torch.get_num_threads(), 'thread')}, torch {torch.__version__},"
         f" Python {platform.python_version()}"
     )

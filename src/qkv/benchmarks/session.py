@@ -29,7 +29,7 @@ DATA = {
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What was typed. Raises ConfigError for a folder that is not there or a number out of range."""
+    """What was typed. Raises ConfigError for a folder that is not there."""
 
     data: Path | None = None
     """Folder of texts, laid out as `DATA` says."""
@@ -59,11 +59,6 @@ class Asked:
             raise ConfigError(f"--data {self.data} is not a folder; expected one that holds {', '.join(DATA.values())}")
         if self.nanogpt is not None and not (self.nanogpt / "train.py").is_file():
             raise ConfigError(f"--nanogpt {self.nanogpt} holds no train.py; expected a checkout of nanoGPT")
-        for name in ("rounds", "seeds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected 1 or more")
-        if not all(minutes > 0 for minutes in self.minutes) or not self.until > 0:
-            raise ConfigError("minutes and a target loss are above 0")
 
 
 class Figure(NamedTuple):

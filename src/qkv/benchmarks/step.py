@@ -40,16 +40,6 @@ class Shape(NamedTuple):
     d_vocab: int = 65
     dropout: float = 0.0
 
-    def sizes(self) -> Sizes:
-        """As ours are named."""
-        return Sizes(
-            d_vocab=self.d_vocab,
-            d_model=self.d_model,
-            n_layers=self.n_layers,
-            n_heads=self.n_heads,
-            n_ctx=self.n_ctx,
-        ).resolved()
-
 
 SHAPES = (
     Shape("nanoGPT's CPU shape: 4 x 128, 12 windows of 64", 4, 4, 128, 64, 12),
@@ -130,7 +120,9 @@ def products(shape: Shape) -> float:
 
 def our_model(shape: Shape, layout: Layout) -> ModelConfig:
     """Ours of that shape."""
-    return ModelConfig(kind="CausalLM", sizes=shape.sizes(), layout=dataclasses.replace(layout, dropout=shape.dropout))
+    sizes = {name: getattr(shape, name) for name in ("d_vocab", "d_model", "n_layers", "n_heads", "n_ctx")}
+    layout = dataclasses.replace(layout, dropout=shape.dropout)
+    return ModelConfig(kind="CausalLM", sizes=Sizes(**sizes).resolved(), layout=layout)
 
 
 def their_model(shape: Shape) -> nn.Module:

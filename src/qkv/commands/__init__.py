@@ -32,5 +32,3 @@ COMMANDS: dict[str, str] = {
     "completion": "a script that completes commands and options in bash, zsh or fish",
 }
 """Name of each command -> what it does, in a line; the order is that of `qkv --help`."""
-
-__all__ = ["COMMANDS"]

@@ -136,8 +136,7 @@ def _figures(runs: "Sequence[Run]", vocabularies_differ: bool) -> dict[str, list
     """Figures of all; without losses per token where tokens are not the same."""
     names = ["bits_per_byte", "best_step", "steps", "tokens", "train_seconds", "parameters"]
     names = names if vocabularies_differ else ["val_loss", "last_val_loss", *names]
-    found: dict[str, list[object]] = {name: [run.summary.get(name) for run in runs] for name in names}
-    return found
+    return {name: [run.summary.get(name) for run in runs] for name in names}
 
 
 def _weights(runs: "Sequence[Run]") -> tuple[list[JsonObject], list[JsonObject], list[str]]:

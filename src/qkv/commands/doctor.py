@@ -13,7 +13,7 @@ import os
 import platform
 import shutil
 import tempfile
-import time
+import timeit
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,12 +139,9 @@ def _gflops(dtype: "torch.dtype") -> float:
     """Speed of a 512 x 512 product on the CPU: the best of five, after one that does not count."""
     import torch
 
-    matrix, best = torch.ones(512, 512, dtype=dtype), float("inf")
-    for trial in range(6):
-        began = time.perf_counter()
-        torch.mm(matrix, matrix)
-        best = best if trial == 0 else min(best, time.perf_counter() - began)
-    return 2 * 512**3 / best / 1e9
+    matrix = torch.ones(512, 512, dtype=dtype)
+    seconds = timeit.repeat(lambda: torch.mm(matrix, matrix), repeat=6, number=1)
+    return 2 * 512**3 / min(seconds[1:]) / 1e9
 
 
 def _processor() -> JsonObject:

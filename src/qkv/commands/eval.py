@@ -51,9 +51,8 @@ def run(args: argparse.Namespace) -> None:
     for sentence in made:
         print(sentence)
     rows = [("loss, nats per target", figure(result.loss), _interval(result.loss_interval))]
-    for found in result.figures.values():
-        if found.value is not None:
-            rows.append((found.label, figure(found.value), _interval(found.interval)))
+    there = [found for found in result.figures.values() if found.value is not None]
+    rows += [(found.label, figure(found.value), _interval(found.interval)) for found in there]
     screen.print_table(["validation", "", "95% interval"], rows)
     for found in result.figures.values():
         if found.missing:

@@ -27,8 +27,6 @@ from qkv.words import clock, many, number
 if TYPE_CHECKING:
     from qkv.recipe.forecast import Forecast
 
-setting_named = train.setting_named
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     place = train.describe(parser)

@@ -16,26 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-_STARTED = "QKV_RANKS"  # `training.ranks.FOLDER_VARIABLE`; that module loads torch
-_ENDED = "ended"
+from qkv.training.distributed.started import ENDED, FOLDER_VARIABLE
+
 _GRACE_SECONDS = 60.0
 """How long the others may take to save and end, once one has."""
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
-def is_started() -> bool:
-    """Whether this is one of several processes already, started here or by torchrun."""
-    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
-
-
-def is_first() -> bool:
-    """Whether this is the process that speaks."""
-    return not is_started() or os.environ["RANK"] == "0"
-
-
 def end_with_starter() -> None:
     """In a process that `launch` started: ask this one to stop, as SIGTERM does, when the one that started it dies."""
-    if _STARTED not in os.environ:
+    if FOLDER_VARIABLE not in os.environ:
         return
 
     def wait() -> None:
@@ -76,7 +66,7 @@ def _start(words: Sequence[str], rank: int, n: int, folder: Path) -> subprocess.
         **({"GLOO_SOCKET_IFNAME": _LOOPBACK[sys.platform]} if sys.platform in _LOOPBACK else {}),
         **os.environ,
         **{name: str(number) for name, number in numbers.items()},
-        _STARTED: str(folder),
+        FOLDER_VARIABLE: str(folder),
     }
     with open(folder / f"said-{rank}", "wb") as said:
         return subprocess.Popen(
@@ -106,7 +96,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
         if failed is not None and until == float("inf"):
             until = time.monotonic() + _GRACE_SECONDS
             (folder / ".ended").write_text(_how_it_ended(processes, failed, folder), encoding="utf-8")
-            (folder / ".ended").rename(folder / _ENDED)
+            (folder / ".ended").rename(folder / ENDED)
         time.sleep(0.05)
 
 

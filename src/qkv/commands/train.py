@@ -48,6 +48,7 @@ from qkv.commands.arguments import (
 from qkv.commands.arguments import settings as read_settings
 from qkv.config import load_toml
 from qkv.errors import QkvError
+from qkv.training.distributed.started import is_first_process, is_started
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -176,13 +177,6 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def setting_named(name: str) -> str:
-    """The setting of config.toml that was typed as if it were an option; empty where it is none."""
-    from qkv import recipe
-
-    return recipe.setting_named(name)
-
-
 def _n_processes(args: argparse.Namespace) -> int:
     """What was typed; of a run that is resumed without it, what its config.toml says."""
     if args.nproc is not None or not (args.resume and args.out):
@@ -197,13 +191,13 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     given = options(args)
     n = _n_processes(args)
-    if n > 1 and not processes.is_started():
+    if n > 1 and not is_started():
         return processes.launch(args.typed, n)
     processes.end_with_starter()
     from qkv import api
     from qkv.commands.printing import outcome, progress, screen
 
-    if not processes.is_first():
+    if not is_first_process():
         api.train(args.source or "", started=started, **given)
         return 0
     with progress.display() as display:

@@ -29,9 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    os.environ.setdefault(
-        "OPENBLAS_NUM_THREADS", "1"
-    )  # NumPy's threads wait for each other where a training has the cores
+    # NumPy's threads wait for each other where a training has the cores
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from qkv.views.live.serving import serve
 
     serve(

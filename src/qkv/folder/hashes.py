@@ -106,11 +106,8 @@ class _Cache:
         self._known[stamp] = found
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = self._open(os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            try:
-                os.write(descriptor, b"\n" + _line(stamp, found))  # a line that was torn before it ends here
-            finally:
-                os.close(descriptor)
+            with os.fdopen(self._open(os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0) as file:
+                file.write(b"\n" + _line(stamp, found))  # a line that was torn before it ends here
 
     def _read(self) -> bytes:
         with os.fdopen(self._open(os.O_RDONLY), "rb") as file:

@@ -46,7 +46,6 @@ CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors")
 
 _LOCK = ".lock"
 _TEMPORARY = ".part-"
-_BLOCK = 1 << 20
 _LARGEST_JSON = 32 << 20
 _SWEEPS = os.name != "nt"
 """Whether what killed processes left half-written is told from what is being written, by its lock."""
@@ -254,11 +253,8 @@ def read_json(path: Path) -> JsonObject:
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file in hex, read in blocks."""
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class RunFolder:
@@ -303,7 +299,9 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{self.path} is a file; choose another --out")
         if self.path.exists() and not self._is_vacant():
-            raise RunFolderError(f"{self.path} already exists; choose another --out{self._how_to_go_on()}")
+            is_training = self.config.is_file() and not self.is_import
+            how = " (a training goes on with qkv train --resume --out)" if is_training else ""
+            raise RunFolderError(f"{self.path} already exists; choose another --out{how}")
         if self.path.exists() and not os.access(self.path, os.W_OK | os.X_OK):
             raise UserError(f"no permission to write in {self.path}; choose another --out")
 
@@ -319,12 +317,6 @@ class RunFolder:
             for leftover in self.path.iterdir():
                 is_folder = leftover.is_dir() and not leftover.is_symlink()
                 shutil.rmtree(leftover) if is_folder else leftover.unlink()
-
-    def _how_to_go_on(self) -> str:
-        """What can be done with the run that is here, in parentheses; "" where it cannot be gone on with."""
-        if not self.config.is_file() or self.is_import:
-            return ""
-        return " (a training goes on with qkv train --resume --out)"
 
     @property
     def is_import(self) -> bool:

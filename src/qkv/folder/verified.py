@@ -56,7 +56,6 @@ def check_file(path: Path) -> None:
 
     Raises DamagedFileError that says what is wrong, and what can be done.
     """
-    path = Path(path)
     run = _run_of(path)
     if run is not None and (why := _trouble(run, path)):
         raise DamagedFileError(_sentence(run, path, why))
@@ -66,7 +65,6 @@ def check_weights(path: Path) -> None:
     """Make sure that a file of weights may be used: `check_file`, and every tensor in it is of finite floating-point
     numbers. Raises DamagedFileError, RunFolderError where it is not there.
     """
-    path = Path(path)
     run = _run_of(path)
     why = (_trouble(run, path) if run is not None else "") or _numbers_trouble(path)
     if why:
@@ -329,15 +327,9 @@ def _twin(run: RunFolder, path: Path) -> Path | None:
         for place in run.checkpoint_folders().values():
             other = place / "model.safetensors"
             is_same = os.path.lexists(place / "state.json") and checkpoint_files(place).get(other.name) in wanted
-            if is_same and os.path.lexists(other) and not _wrong(run, other) and not _is_same_file(other, path):
+            is_whole = is_same and os.path.lexists(other) and not _wrong(run, other)
+            if is_whole and not (path.exists() and os.path.samefile(other, path)):
                 return other
     except RunFolderError:
         return None
     return None
-
-
-def _is_same_file(one: Path, other: Path) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False

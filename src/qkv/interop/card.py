@@ -1,35 +1,20 @@
 """The model card of an export (README.md), from the run's own facts: nothing in it is made up or rounded up."""
 
-from typing import NamedTuple
-
 from qkv.interop.exporting import Fit
 from qkv.jsontypes import JsonMapping
 from qkv.models.layout import ModelConfig
 from qkv.words import many
 
-
-class _Words(NamedTuple):
-    """What a kind of model is called."""
-
-    pipeline: str
-    """By the hub."""
-    what: str
-    """Behind "a model that"."""
-    unit: str
-    """What its loss is counted in: nats per this."""
-
-
-_OF_TEXTS = _Words("text-classification", "names the class of a text", "text")
+_OF_TEXTS = ("text-classification", "names the class of a text", "text")
 _WORDS = {
-    "CausalLM": _Words("text-generation", "predicts the next token", "token"),
-    "MaskedLM": _Words("fill-mask", "fills in hidden tokens", "hidden token"),
-    "ImageClassifier": _Words("image-classification", "names the class of an image", "image"),
-    "EncoderDecoderLM": _Words(
-        "translation", "predicts the next token of a translation from its source", "target token"
-    ),
+    "CausalLM": ("text-generation", "predicts the next token", "token"),
+    "MaskedLM": ("fill-mask", "fills in hidden tokens", "hidden token"),
+    "ImageClassifier": ("image-classification", "names the class of an image", "image"),
+    "EncoderDecoderLM": ("translation", "predicts the next token of a translation from its source", "target token"),
     "Classifier": _OF_TEXTS,
     "CausalClassifier": _OF_TEXTS,
 }
+"""Kind of model -> its pipeline, by the hub; what it does, behind "a model that"; what its loss is counted in."""
 
 
 def model_card(
@@ -39,12 +24,12 @@ def model_card(
 
     `fit` is the class of transformers that it is written for; None for ONNX.
     """
-    sizes, words = config.sizes, _WORDS[config.kind]
+    sizes, (pipeline, what, unit) = config.sizes, _WORDS[config.kind]
     library = f"library_name: {'transformers' if fit else 'onnx'}"
-    lines = ["---", library, f"pipeline_tag: {words.pipeline}", "tags:", "- qkv", "---", "", f"# {name}", ""]
+    lines = ["---", library, f"pipeline_tag: {pipeline}", "tags:", "- qkv", "---", "", f"# {name}", ""]
     title = fit.family.title if fit and fit.family else "its own"
     lines += [
-        f"A model that {words.what}: {summary.get('parameters', 0):,} parameters, {many(sizes.n_layers, 'layer')},"
+        f"A model that {what}: {summary.get('parameters', 0):,} parameters, {many(sizes.n_layers, 'layer')},"
         f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}"
         + (f" ({sizes.n_kv_heads} of keys and values)" if sizes.n_kv_heads != sizes.n_heads else "")
         + f", {what_it_reads(config)}."
@@ -54,7 +39,7 @@ def model_card(
         *(_loading(config, fit) if fit else _loading_onnx(config)),
         "",
         *_training(manifest, summary, weights),
-        *_figures(summary, weights, words.unit),
+        *_figures(summary, weights, unit),
     ]
     return "\n".join(lines).rstrip("\n") + "\n"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from qkv.interop.family import ACTS, PLAIN, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
-from qkv.interop.layers import Joint, LayerWords, RopeByLayer, Windows, every, shortest
+from qkv.interop.layers import Joint, every, layer_words, rope_by_layer, shortest, windows
 from qkv.interop.name_map import ONE_PLUS, SAME, STACKED, Form, Row, after, by_heads, of_neighbours
 from qkv.interop.settings import YES_NO, Always, Dropout, Piece, Reading, Rope, Setting
 from qkv.jsontypes import JsonObject
@@ -26,6 +26,11 @@ GATED: Mapping[str, str] = {
     "W_U": "lm_head",
 }
 """Part -> the names of its modules in Llama and its relatives; those of a layer behind `model.layers.{L}.`."""
+
+
+def _gated_but(*parts: str, **others: str) -> dict[str, str]:
+    """The same without some parts, and with others."""
+    return {part: name for part, name in GATED.items() if part not in parts} | others
 
 
 def tensors(
@@ -174,16 +179,14 @@ def _score_factor(key: str, usual: float, power: float) -> Joint:
 
 OLMO = decoder(
     "olmo", "OLMo", "OlmoForCausalLM",
-    tensors({part: name for part, name in GATED.items() if "norm" not in part}),
+    tensors(_gated_but("norm1", "norm2", "norm_f")),
     *sizes(50304, 4096, 32, 32, 2048, mlp=11008), SILU, BIASED, TIED, Rope(), *idle(clip_qkv=None),
     norm="layer", norm_gain=False, norm_bias="none", norm_eps=1e-5,
 )  # fmt: skip
-_OUTPUT_NORMS = {part: name for part, name in GATED.items() if part != "norm1"} | {
-    "norm1": "post_attention_layernorm",
-    "norm2": "post_feedforward_layernorm",
-    "qnorm": "self_attn.q_norm",
-    "knorm": "self_attn.k_norm",
-}
+_OUTPUT_NORMS = _gated_but(
+    "norm1", norm1="post_attention_layernorm", norm2="post_feedforward_layernorm",
+    qnorm="self_attn.q_norm", knorm="self_attn.k_norm",
+)  # fmt: skip
 _OLMO = (*sizes(50304, 4096, 32, 32, 2048, mlp=11008), SILU, BIASED, TIED, _eps(usual=1e-5))
 OLMO2 = decoder(
     "olmo2", "OLMo 2", "Olmo2ForCausalLM", tensors(_OUTPUT_NORMS), *_OLMO, Rope(),
@@ -192,23 +195,23 @@ OLMO2 = decoder(
 _THREE_OF_FOUR = every(4, first="sliding_attention", last="full_attention")
 OLMO3 = decoder(
     "olmo3", "OLMo 3", "Olmo3ForCausalLM", tensors(_OUTPUT_NORMS), *_OLMO,
-    Windows(usual=_THREE_OF_FOUR, keeps=True), RopeByLayer(500000.0, 500000.0),
+    windows(usual=_THREE_OF_FOUR, keeps=True), rope_by_layer(500000.0, 500000.0),
     norm_place="out", qk_norm=True, qk_norm_whole=True,
 )  # fmt: skip
 SMOLLM3 = decoder(
     "smollm3", "SmolLM3", "SmolLM3ForCausalLM", tensors(GATED),
     *sizes(128256, 2048, 36, 16, 32768, mlp=11008, kv=4), SILU, BIASED, TIED_USUALLY, _eps(),
-    Windows(switch="use_sliding_window", width=None),
-    LayerWords("no_rope_layers", "layout.rope_layers", ((1, "r"), (0, "n")), every(4, first=1, last=0)),
+    windows(switch="use_sliding_window", width=None),
+    layer_words("no_rope_layers", "layout.rope_layers", ((1, "r"), (0, "n")), every(4, first=1, last=0)),
     Rope(base=2000000.0), *idle(mlp_bias=False),
     Always("no_rope_layer_interval", 4, also=tuple(range(1, 99)), written=False),
 )  # fmt: skip
+_JOINT = {"joint gated": "mlp.gate_up_proj mlp.down_proj"}
 PHI3 = decoder(
     "phi3", "Phi-3", "Phi3ForCausalLM",
-    tensors({part: name for part, name in GATED.items() if part not in ("QKVO", "gated")}
-            | {"QKV O": "self_attn.qkv_proj self_attn.o_proj", "joint gated": "mlp.gate_up_proj mlp.down_proj"}),
+    tensors(_gated_but("QKVO", "gated") | {"QKV O": "self_attn.qkv_proj self_attn.o_proj"} | _JOINT),
     *sizes(32064, 3072, 32, 32, 4096, mlp=8192), SILU, TIED, _eps(usual=1e-5), Dropout(("resid_pdrop", "embd_pdrop")),
-    Windows(width=None, layered=False), Rope(shares=True),
+    windows(width=None, layered=False), Rope(shares=True),
     Always("original_max_position_embeddings", 4096, also=tuple(range(1, 1 << 17)), written=False),
 )  # fmt: skip
 GRANITE = decoder(
@@ -228,20 +231,18 @@ HELIUM = decoder(
 )  # fmt: skip
 GLM = decoder(
     "glm", "GLM-4", "GlmForCausalLM",
-    tensors({part: name for part, name in GATED.items() if part != "gated"}
-            | {"joint gated": "mlp.gate_up_proj mlp.down_proj"}, neighbours=True),
+    tensors(_gated_but("gated") | _JOINT, neighbours=True),
     *sizes(151552, 4096, 40, 32, 131072, mlp=13696, kv=2, head=128), SILU, TIED, _eps(usual=1.5625e-07),
     Rope(share=0.5, shares=True),
     Setting("attention_bias", "layout.attention_bias", True, ((True, "qkv"), (False, "same"))),
 )  # fmt: skip
 GLM4 = decoder(
     "glm4", "GLM-4 0414", "Glm4ForCausalLM",
-    tensors({part: name for part, name in GATED.items() if part != "gated"}
-            | {"joint gated": "mlp.gate_up_proj mlp.down_proj", "norm1_out": "post_self_attn_layernorm",
-               "norm2_out": "post_mlp_layernorm"}, neighbours=True),
+    tensors(_gated_but("gated") | _JOINT
+            | {"norm1_out": "post_self_attn_layernorm", "norm2_out": "post_mlp_layernorm"}, neighbours=True),
     *GLM.pieces, norm_place="both",
 )  # fmt: skip
-_UNGATED = {part: name for part, name in GATED.items() if part != "gated"} | {"mlp": "mlp.up_proj mlp.down_proj"}
+_UNGATED = _gated_but("gated", mlp="mlp.up_proj mlp.down_proj")
 ARCEE = decoder(
     "arcee", "Arcee AFM", "ArceeForCausalLM", tensors(_UNGATED),
     *sizes(32000, 2560, 32, 32, 4096, mlp=18432, head=True), BIASED, TIED, _eps(usual=1e-5), Rope(),
@@ -255,9 +256,9 @@ NEMOTRON = decoder(
 )  # fmt: skip
 STARCODER2 = decoder(
     "starcoder2", "StarCoder2", "Starcoder2ForCausalLM",
-    tensors({part: name for part, name in GATED.items() if part != "gated"} | {"mlp": "mlp.c_fc mlp.c_proj"}),
+    tensors(_gated_but("gated", mlp="mlp.c_fc mlp.c_proj")),
     *sizes(49152, 3072, 30, 24, 4096, mlp=12288, kv=2), Setting("hidden_act", "layout.mlp", "gelu_pytorch_tanh", ACTS),
-    _eps("norm_epsilon", 1e-5), TIED_USUALLY, Windows(width=None, layered=False), Rope(), Always("use_bias", True),
+    _eps("norm_epsilon", 1e-5), TIED_USUALLY, windows(width=None, layered=False), Rope(), Always("use_bias", True),
     Dropout(("residual_dropout", "embedding_dropout")), Always("mlp_type", "default", written=False),
     norm="layer", bias=True,
 )  # fmt: skip
@@ -278,11 +279,10 @@ def _cap(key: str, path: str, usual: float | None) -> Joint:
 _FROM_HEADS = _score_factor("query_pre_attn_scalar", 256, -0.5)
 _GEMMA = {"mlp": "geglu_tanh", "embed_scale": True}
 _TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")
-_GEMMA_NORMS = {part: name for part, name in GATED.items() if part != "norm2"} | {
-    "norm1_out": "post_attention_layernorm",
-    "norm2": "pre_feedforward_layernorm",
-    "norm2_out": "post_feedforward_layernorm",
-}
+_GEMMA_NORMS = _gated_but(
+    "norm2", norm1_out="post_attention_layernorm", norm2="pre_feedforward_layernorm",
+    norm2_out="post_feedforward_layernorm",
+)  # fmt: skip
 GEMMA = decoder(
     "gemma", "Gemma", "GemmaForCausalLM", tensors(GATED, one_plus=True),
     *sizes(256000, 3072, 28, 16, 8192, mlp=24576, head=256), BIASED, TIED_USUALLY, _eps(), Rope(),
@@ -293,7 +293,7 @@ GEMMA = decoder(
 GEMMA2 = decoder(
     "gemma2", "Gemma 2", "Gemma2ForCausalLM", tensors(_GEMMA_NORMS, one_plus=True),
     *sizes(256000, 2304, 26, 8, 8192, mlp=9216, kv=4, head=256), BIASED, TIED_USUALLY, _eps(), Rope(),
-    Windows(usual=every(2, first="sliding_attention", last="full_attention")), _FROM_HEADS,
+    windows(usual=every(2, first="sliding_attention", last="full_attention")), _FROM_HEADS,
     _cap("attn_logit_softcapping", "layout.score_cap", 50.0), _cap("final_logit_softcapping", "layout.logit_cap", 30.0),
     Always("hidden_activation", "gelu_pytorch_tanh", also=_TANH),
     Always("hidden_act", "gelu_pytorch_tanh", also=_TANH, written=False),
@@ -304,8 +304,8 @@ GEMMA3 = decoder(
     "gemma3_text", "Gemma 3", "Gemma3ForCausalLM",
     tensors(_GEMMA_NORMS | {"qnorm": "self_attn.q_norm", "knorm": "self_attn.k_norm"}, one_plus=True),
     *sizes(262208, 2304, 26, 8, 131072, mlp=9216, kv=4, head=256), BIASED, TIED_USUALLY, _eps(),
-    Windows(usual=every(6, first="sliding_attention", last="full_attention"), keeps=True),
-    RopeByLayer(1000000.0, 10000.0), _FROM_HEADS,
+    windows(usual=every(6, first="sliding_attention", last="full_attention"), keeps=True),
+    rope_by_layer(1000000.0, 10000.0), _FROM_HEADS,
     _cap("attn_logit_softcapping", "layout.score_cap", None), _cap("final_logit_softcapping", "layout.logit_cap", None),
     Always("hidden_activation", "gelu_pytorch_tanh", also=_TANH),
     Always("cache_implementation", "hybrid", written=False),
@@ -325,7 +325,7 @@ def _read_parallel(reading: Reading) -> None:
     reading.values |= {"layout.parallel": given, "layout.shared_norm": given}
 
 
-_ONE_NORM = {part: name for part, name in GATED.items() if part != "norm2"}
+_ONE_NORM = _gated_but("norm2")
 STABLELM = decoder(
     "stablelm", "StableLM", "StableLmForCausalLM", tensors(GATED),
     *sizes(50304, 2560, 32, 32, 4096, mlp=6912), SILU, TIED, _eps("layer_norm_eps", 1e-5),
@@ -344,8 +344,8 @@ COHERE = decoder(
 )  # fmt: skip
 PHI = decoder(
     "phi", "Phi", "PhiForCausalLM",
-    tensors({part: name for part, name in _ONE_NORM.items() if part != "gated"} | {
-        "QKVO": GATED["QKVO"].replace("o_proj", "dense"), "mlp": "mlp.fc1 mlp.fc2", "norm_f": "model.final_layernorm"}),
+    tensors(_gated_but("norm2", "gated", QKVO=GATED["QKVO"].replace("o_proj", "dense"), mlp="mlp.fc1 mlp.fc2",
+                       norm_f="model.final_layernorm")),
     *sizes(51200, 2048, 24, 32, 2048, mlp=8192), TIED, _eps("layer_norm_eps", 1e-5),
     Setting("hidden_act", "layout.mlp", "gelu_new", ACTS[1:2] + ACTS[:1] + ACTS[2:]),
     Dropout(("resid_pdrop", "embd_pdrop")), Always("qk_layernorm", False), Rope(share=0.5, shares=True),

@@ -13,7 +13,7 @@ from qkv.extensions import Registry, instance_of
 from qkv.interop.decoders import BIASED, DECODERS, GATED, GELU_NEW, SILU, decoder, sizes, tensors
 from qkv.interop.encoders import ENCODERS, POOLER
 from qkv.interop.family import ACTS, PLAIN, TABLE, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
-from qkv.interop.layers import Joint, Windows
+from qkv.interop.layers import Joint, windows
 from qkv.interop.name_map import BESIDE, ONE, SAME, TRANSPOSED, Form, Row, after, of_patches
 from qkv.interop.settings import WORDS, YES_NO, Always, Dropout, ImageSize, Labels, Piece, Reading, Rope, Setting
 from qkv.jsontypes import JsonMapping
@@ -79,8 +79,8 @@ LLAMA = _gated(
     "llama", "Llama", _HEAD_DIM, BIASED, Always("mlp_bias", False),
     *idle(is_llama_config=True, rope_interleaved=False, activation="swiglu"), even_heads=True,
 )  # fmt: skip
-MISTRAL = _gated("mistral", "Mistral", _HEAD_DIM, Windows(layered=False))
-_QWEN_WINDOWS = Windows(
+MISTRAL = _gated("mistral", "Mistral", _HEAD_DIM, windows(layered=False))
+_QWEN_WINDOWS = windows(
     switch="use_sliding_window",
     usual=lambda n, given: [
         "sliding_attention" if layer >= given.get("max_window_layers", 28) else "full_attention" for layer in range(n)

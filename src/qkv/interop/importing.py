@@ -269,10 +269,8 @@ def _take_off_wrappers(family: Family, rows: list[Placed], weights: Weights, not
         return  # two names would be one; the first is refused as it stands
     weights.rename({name: old for name, old in new.items() if name != old})
     wrappers = dict.fromkeys(part for name in inner for part in name.split(".") if part in WRAPPERS)
-    for wrapper in wrappers:
-        notes.append(
-            f"{wrapper}. was taken off the names of tensors: it is from {WRAPPERS[wrapper]}, which wrapped the model"
-        )
+    why = "{}. was taken off the names of tensors: it is from {}, which wrapped the model"
+    notes += [why.format(wrapper, WRAPPERS[wrapper]) for wrapper in wrappers]
     if beginning:
         notes.append(f"the prefix {beginning} was taken off the names of all tensors")
 
@@ -346,10 +344,9 @@ def neutral(config: ModelConfig) -> ModelConfig:
     """The same without what no output depends on (dropout, the name of the start, a stride that patches have anyway),
     and with one spelling of what has several: biases, and the factor of scores."""
     layout, plain = config.layout, "all" if config.layout.bias else "none"
-    biases = {"attention_bias": layout.biased}
-    biases["norm_bias"] = "all" if layout.norm == "layer" and layout.has_bias("norm") else "none"
-    biases["mlp_bias"] = "all" if layout.has_bias("mlp") else "none"
-    biases["norm_bias"] = plain if layout.norm != "layer" else biases["norm_bias"]
+    of_norms, of_mlps = ("all" if layout.has_bias(part) else "none" for part in ("norm", "mlp"))
+    biases = {"attention_bias": layout.biased, "norm_bias": of_norms if layout.norm == "layer" else plain}
+    biases["mlp_bias"] = of_mlps
     said = {name: "same" if bias == plain else bias for name, bias in biases.items()}
     factor = layout.score_factor or (config.resolved().sizes.d_head ** -0.5 if layout.scale else 1.0)
     alike = {"dropout": 0.0, "start": "normal", "scale": True, "score_factor": factor}

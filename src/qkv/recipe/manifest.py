@@ -69,7 +69,7 @@ def machine_facts(config: RunConfig) -> JsonObject:
     return {
         "versions": {"qkv": __version__, "python": platform.python_version()}
         | {name: version(name) for name in _LIBRARIES},
-        "cpu": _cpu(),
+        "cpu": processor(),
         "platform": f"{sys.platform} {platform.machine()}",
         "cores": os.cpu_count(),
         "threads": config.machine.threads,
@@ -132,7 +132,7 @@ def note_machine(store: Store, config: RunConfig, step: int) -> str:
     return sentence if found else ""
 
 
-def _cpu() -> str:
+def processor() -> str:
     """The processor's own name where the system tells it."""
     names: list[str] = []
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:

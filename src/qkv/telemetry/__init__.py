@@ -8,15 +8,13 @@ selectors.py   `L*.W_Q` over the addresses that were recorded
 history.py     what was read as NumPy arrays, a pandas table, a CSV or Parquet file
 """
 
-from qkv.telemetry.history import Arrays, History, write_table
+from qkv.telemetry.history import History, write_table
 from qkv.telemetry.reader import Memory, Telemetry
 from qkv.telemetry.schema import (
     LEDGER_ARM,
     NULL_ARM,
     RUN_ARM,
     AddressRow,
-    Arm,
-    Clock,
     Compared,
     Evaluation,
     Event,
@@ -25,7 +23,6 @@ from qkv.telemetry.schema import (
     MeasureRow,
     Sample,
     Series,
-    Session,
     Steps,
     damage,
 )
@@ -37,9 +34,6 @@ __all__ = [
     "NULL_ARM",
     "RUN_ARM",
     "AddressRow",
-    "Arm",
-    "Arrays",
-    "Clock",
     "Compared",
     "Evaluation",
     "Event",
@@ -49,7 +43,6 @@ __all__ = [
     "MeasureRow",
     "Sample",
     "Series",
-    "Session",
     "Steps",
     "Store",
     "Memory",

@@ -6,7 +6,6 @@ step that is written twice has the later value.
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,12 +32,8 @@ def write_own(run: Path, step: int, values: Mapping[str, object]) -> None:
         raise UserError(f"step is {step!r:.40}; expected a whole number from 0 up")
     line = json.dumps({"step": step, "values": dict(map(_named, values, values.values()))}) + "\n"
     path = _place(run)
-    with storage_errors(path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        try:
-            os.write(descriptor, line.encode())  # one call: lines of several processes do not mix
-        finally:
-            os.close(descriptor)
+    with storage_errors(path), open(path, "ab", buffering=0) as file:
+        file.write(line.encode())  # one call: lines of several processes do not mix
 
 
 def read_own(run: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:

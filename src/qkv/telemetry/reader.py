@@ -282,7 +282,13 @@ class Telemetry:
 
     def at(self, step: int, measure: str, arm: int = RUN_ARM) -> dict[str, float | None]:
         """A measure of every address at exactly one step; empty where it was not taken then."""
-        return dict(self._at(step, measure, arm))
+        rows = self._rows(
+            "SELECT a.address, m.value FROM measurements m JOIN addresses a ON a.id = m.address "
+            "WHERE m.arm = ? AND m.step = ? AND m.measure = (SELECT id FROM measures WHERE name = ?) "
+            "ORDER BY m.address",
+            arm, step, measure, kinds="sR",
+        )  # fmt: skip
+        return dict(rows)
 
     def latest(self, selector: str = "**", arm: int = RUN_ARM, at: int | None = None) -> list[MatrixRow]:
         """The matrix table: for each address the newest value of each measure, no later than step `at`."""
@@ -295,7 +301,7 @@ class Telemetry:
             for step in reversed(taken.tolist() if at is None else taken[taken <= at].tolist()):
                 if not wanted:
                     break
-                for address, value in self._at(step, measure.name, arm):
+                for address, value in self.at(step, measure.name, arm).items():
                     if address in wanted:
                         wanted.discard(address)
                         table[address][measure.name] = value
@@ -485,15 +491,6 @@ class Telemetry:
             nothing = f"no measure {measure!r} was recorded: nothing was measured in this run, as with --watch off"
             raise AddressError(unknown("measure", measure, names) if names else nothing)
         return number
-
-    def _at(self, step: int, measure: str, arm: int) -> list[tuple[str, float | None]]:
-        """A measure of every address at one step."""
-        return self._rows(
-            "SELECT a.address, m.value FROM measurements m JOIN addresses a ON a.id = m.address "
-            "WHERE m.arm = ? AND m.step = ? AND m.measure = (SELECT id FROM measures WHERE name = ?) "
-            "ORDER BY m.address",
-            arm, step, measure, kinds="sR",
-        )  # fmt: skip
 
     def _recorded_addresses(self, measure: str, arm: int) -> dict[str, int]:
         """Addresses that this measure has at any step, by name, in canonical order; steps differ in what they took."""

@@ -89,10 +89,8 @@ def run_at(path: Path) -> Listed:
     folder, found = RunFolder(path), Listed(path=path, task="", state="damaged", settings={})
     try:
         with open(folder.config, encoding="utf-8") as file:
-            settings, written = (
-                _settings(file.read()),
-                datetime.datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime),
-            )
+            settings = _settings(file.read())
+            written = datetime.datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime)
         when, task = written.isoformat(" ", "minutes"), settings.get("task", "")
         found = Listed(path=path, task=task, state="damaged", settings=settings, when=when)
         try:

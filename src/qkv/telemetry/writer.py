@@ -57,9 +57,8 @@ class Store:
         self._turn = threading.RLock()
         self._connection: Connection | None = open_writer(self.path)
         self._buffers: dict[str, list[_Row]] = {table: [] for table in _INSERT}
-        self._blocks: list[
-            tuple[int, int, list[float]]
-        ] = []  # measurements: arm, step, then (measure, address, value)*
+        self._blocks: list[tuple[int, int, list[float]]] = []
+        """Measurements: arm, step, then (measure, address, value)*."""
         self._oldest = 0.0
         self._load_names()
 

@@ -144,15 +144,15 @@ class Standing:
 
 def standing(folder: RunFolder) -> list[Standing]:
     """Every checkpoint of a run, oldest first, its hashes compared; nothing is changed."""
-    found = []
-    for step in sorted(folder.checkpoint_folders()):
-        path, trouble = _path(folder, step), _trouble(_path(folder, step))
-        try:
-            state, files = _read_state(path)
-        except RunFolderError:
-            state, files = None, {}
-        found.append(Standing(step=step, path=path, state=state, files=files, trouble=trouble))
-    return found
+    return [_standing(step, path) for step, path in folder.checkpoint_folders().items()]
+
+
+def _standing(step: int, path: Path) -> Standing:
+    try:
+        state, files = _read_state(path)
+    except RunFolderError:
+        return Standing(step=step, path=path, state=None, files={}, trouble="state.json is unreadable")
+    return Standing(step=step, path=path, state=state, files=files, trouble=_trouble(path, files))
 
 
 def most_snapshots(n_bytes: int, keep_bytes: int = KEEP_BYTES) -> int:
@@ -183,13 +183,14 @@ def is_due(step: int, horizon: int, tokens_per_step: int, device: str = "cpu") -
 def latest_valid(folder: RunFolder, *, before: int | None = None) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint (of a step up to `before`) that is whole, and a sentence for each newer one that is not."""
     words: list[str] = []
-    for step in sorted((s for s in folder.checkpoint_folders() if before is None or s <= before), reverse=True):
-        path = _path(folder, step)
-        trouble = _trouble(path)
-        if not trouble:
-            return Checkpoint(path=path, state=_read_state(path)[0]), words
-        if trouble != "thinned":
-            words.append(f"the checkpoint of step {step} is damaged ({trouble}) and is passed over")
+    for step, path in reversed(folder.checkpoint_folders().items()):
+        if before is not None and step > before:
+            continue
+        found = _standing(step, path)
+        if found.state is not None and found.is_whole:
+            return Checkpoint(path=path, state=found.state), words
+        if not found.has_weights:
+            words.append(f"the checkpoint of step {step} is damaged ({found.trouble}) and is passed over")
     return None, words
 
 
@@ -227,9 +228,9 @@ def go_back(
 
     Later ones go first: a process that dies between the two finds the checkpoint as it was, and comes here again.
     """
-    for step in sorted(folder.checkpoint_folders(), reverse=True):
+    for step, path in reversed(folder.checkpoint_folders().items()):
         if step > checkpoint.state.step:
-            _remove(_path(folder, step))
+            _remove(path)
     state = dataclasses.replace(checkpoint.state, rollbacks=rollbacks, train_seconds=train_seconds)
     write_atomically(checkpoint.path / "state.json", _state_json(state, _read_state(checkpoint.path)[1]))
     return Checkpoint(path=checkpoint.path, state=state)
@@ -267,12 +268,12 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint", initializer=_step_aside)
         self._writing: Future[None] | None = None
         after = -1 if resume is None else resume.state.step
-        for step in folder.checkpoint_folders():
+        for step, path in folder.checkpoint_folders().items():
             if step > after:
-                _remove(_path(folder, step))
+                _remove(path)
             elif resume is not None:
                 with contextlib.suppress(RunFolderError):
-                    self._best_of[step] = _read_state(_path(folder, step))[0].best_step
+                    self._best_of[step] = _read_state(path)[0].best_step
         if resume is not None:  # whoever died between a checkpoint and its link left the weights of the one before
             link(resume.path / "model.safetensors", folder.model)
 
@@ -364,15 +365,16 @@ class Checkpoints:
         """Keep the newest two whole, and more where one from before a spike that begins now would not be among them; of
         the others the weights of snapshots and of the best; nothing else.
         """
-        steps = sorted(self._folder.checkpoint_folders())
+        folders = self._folder.checkpoint_folders()
+        steps = list(folders)
         back = max((step for step in steps if step <= steps[-1] - ONSET), default=steps[0])
         newest = [step for step in steps if step >= min(back, *steps[-2:])]
         needed = {self._best_of.get(step, -1) for step in newest}
         for step in steps[: -len(newest)]:
             if is_snapshot(step, horizon, self._most) or step in needed:
-                (_path(self._folder, step) / "optimizer.safetensors").unlink(missing_ok=True)
+                (folders[step] / "optimizer.safetensors").unlink(missing_ok=True)
             else:
-                _remove(_path(self._folder, step))
+                _remove(folders[step])
 
 
 def _step_aside() -> None:
@@ -439,12 +441,8 @@ def _fits(value: object, hint: object) -> bool:
     return any(isinstance(value, int | float if kind is float else kind) for kind in options if isinstance(kind, type))
 
 
-def _trouble(path: Path) -> str:
+def _trouble(path: Path, files: Mapping[str, str]) -> str:
     """What keeps a checkpoint from being resumed: empty when nothing does, "thinned" where only weights were kept."""
-    try:
-        _, files = _read_state(path)
-    except RunFolderError:
-        return "state.json is unreadable"
     run = RunFolder(path.parent.parent)
     for name, expected in files.items():
         if why := run.why_foreign(path / name):

@@ -97,17 +97,11 @@ class Dropping:
     are divided by their share, so the mean is kept.
     """
 
-    def __init__(
-        self,
-        p: float,
-        seed: int,
-        step: Tensor,
-        examples: Tensor,
-        owners: Tensor | None = None,
-        places: Tensor | None = None,
-    ) -> None:
+    _owners: Tensor | None = None
+    _places: Tensor | None = None
+
+    def __init__(self, p: float, seed: int, step: Tensor, examples: Tensor) -> None:
         self._p, self._seed, self._step, self._examples = p, seed, step, examples
-        self._owners, self._places = owners, places
         self._threshold = min(round(p * _LEVELS), _LEVELS - 1)
 
     def placed(self, owners: Tensor, places: Tensor) -> "Dropping":

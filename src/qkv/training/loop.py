@@ -25,8 +25,6 @@ from qkv.training.spikes import ONSET
 from qkv.training.trouble import LostNumbers, Spiked, Trouble, closing, recover
 from qkv.training.waiting import watching_cores
 
-__all__ = ["TrainingSetup", "run"]
-
 _SMOOTHING = 0.9
 """Of the training loss, for guessing when a target may be near."""
 

@@ -183,15 +183,10 @@ def orthogonal_pieces(
     members: Sequence[Piecewise], ahead: Sequence[Tensor], dtype: torch.dtype
 ) -> Iterator[tuple[int, Tensor]]:
     """(index, [pieces, d_in, d_out]) of each: its pieces of `ahead`, made orthogonal in `dtype`, in its own type."""
-    for numbers in _by_shape([m.pieces(a).shape for m, a in zip(members, ahead, strict=True)]):
+    groups: dict[tuple[int, ...], list[int]] = {}  # those whose pieces have one shape, in order of first appearance
+    for i, (member, moved) in enumerate(zip(members, ahead, strict=True)):
+        groups.setdefault(tuple(member.pieces(moved).shape[1:]), []).append(i)
+    for numbers in groups.values():
         pieces = [members[i].pieces(ahead[i]) for i in numbers]
         updates = orthogonalise(torch.cat(pieces).to(dtype)).to(pieces[0].dtype)
         yield from zip(numbers, updates.split([len(p) for p in pieces]), strict=True)
-
-
-def _by_shape(shapes: list[torch.Size]) -> list[list[int]]:
-    """Indices of equal piece shapes (all but the first, the count), in order of first appearance."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for index, shape in enumerate(shapes):
-        groups.setdefault(tuple(shape[1:]), []).append(index)
-    return list(groups.values())

@@ -38,8 +38,6 @@ class RunContext:
     """The step this process starts from; above 0 on a resume."""
     steps: int = 0
     """The horizon in updates; 0 while `minutes` is still being measured."""
-    tokens_per_step: int = 0
-    """Positions a full update sees, padding included."""
     model: "nn.Module"
     """The model in training, with the weights of `start_step`."""
     catalogue: "Catalogue"

@@ -180,7 +180,6 @@ class Session:
             seed=setup.seed,
             start_step=state.step,
             steps=self.ends_at(state.step),
-            tokens_per_step=self.tokens_per_step,
             model=setup.model,
             catalogue=setup.catalogue,
             task=setup.task,

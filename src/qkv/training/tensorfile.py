@@ -43,8 +43,6 @@ class TensorFile:
             name: self._data[start:end].view(tensors[name].dtype).view(tensors[name].shape)
             for name, (start, end) in spans.items()
         }
-        self.n_bytes = end
-        """Size of the tensors, the header not counted."""
 
     def fill(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy the tensors' present values in."""

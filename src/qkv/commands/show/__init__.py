@@ -33,8 +33,6 @@ from qkv.commands.show import first_screen
 from qkv.errors import UserError
 from qkv.folder.kept_answers import FEWEST
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)

@@ -120,7 +120,8 @@ class RowShown:
             print(f"\nIts movement changed the loss of the probe batch by {signed(self.earned)} nats.")
         if self.history:
             print()
-            token_rows.print_history(self.history)
+            lines = [(f"{m.step:,}", *map(figure, (m.norm, m.drift, m.turn))) for m in self.history]
+            screen.print_table(["at step", "norm", "drift", "turn"], lines)
         if not self.near.after:
             return
         chance = f"{self.near.null_cosine:.2f}"

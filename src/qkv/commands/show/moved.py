@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qkv.commands.printing import screen
+from qkv.commands.show.text import words_of
 from qkv.errors import AddressError
 from qkv.jsontypes import JsonObject
 from qkv.models.addresses import parse_address
@@ -101,9 +102,7 @@ def look(run: "Run", text: str, address: str | None, a: int, b: int) -> MovedSho
             raise AddressError(f"{address}: this model has layers 0 to {run.config.model.sizes.n_layers - 1}")
         found = [_cut(p, head, run) for p in found if p.address == wanted]
         unplaced = [_cut(p, head, run) for p in unplaced if p.address == wanted]
-    assert run.tokenizer is not None, "a run without one reads no text"
-    tokens = [run.tokenizer.token(int(i)) for i in run.tokenizer.encode_whole(text, special=run.task.marks)]
-    return MovedShown(tokens, (a, b), found, unplaced, None if head is None else head[1])
+    return MovedShown(words_of(run, text)[1], (a, b), found, unplaced, None if head is None else head[1])
 
 
 def _wanted(address: str) -> tuple[str, tuple[str, int] | None]:

@@ -173,8 +173,5 @@ def look(run: "Run", measure: str, at: int | None, *, with_answers: bool = True)
 def _of_weights(run: "Run", at: int | None) -> list[MatrixRow]:
     """The norm of every matrix, from the weights of step `at` where they were kept, else from the last ones."""
     step = at if at in run.snapshots() else None
-    rows = []
-    when = int(run.summary.get("steps") or 0) if step is None else step
-    for entry in (catalogue := run.catalogue(step)):
-        rows.append(MatrixRow(entry_row(entry, catalogue), when, {"norm": norm(entry.parameter.detach())}))
-    return rows
+    when, catalogue = int(run.summary.get("steps") or 0) if step is None else step, run.catalogue(step)
+    return [MatrixRow(entry_row(e, catalogue), when, {"norm": norm(e.parameter.detach())}) for e in catalogue]

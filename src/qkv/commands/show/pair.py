@@ -12,12 +12,11 @@ import numpy as np
 import torch
 
 from qkv.commands.printing import heat, screen
-from qkv.commands.show.text import ActivationShown, activation_values
+from qkv.commands.show.text import ActivationShown, activation_shown
 from qkv.data.pairs import ARROW, encode_lines, line_of, start_of
-from qkv.errors import AddressError, UserError, unknown
+from qkv.errors import UserError
 from qkv.jsontypes import JsonObject
-from qkv.models.addresses import Address, parse_address
-from qkv.models.layout import Sizes
+from qkv.models.addresses import parse_address
 from qkv.tasks import PredictOptions
 
 if TYPE_CHECKING:
@@ -99,20 +98,9 @@ def look(run: "Run", text: str, address: str | None, at: int | None = None) -> A
         _, record = model.forward_recorded(*(torch.from_numpy(ids[None]) for ids in (sides[0], inputs)))
     read, entered, predicted = ([tokenizer.token(int(i)) for i in ids] for ids in (sides[0], inputs, sides[1]))
     if address is not None:
-        return _activation(record, address, read, entered, run.config.model.sizes)
+        parsed = parse_address(address)
+        of_source = parsed.scope == "enc" or (parsed.cross and parsed.name in ("k", "v"))
+        keys = read if parsed.scope == "enc" or parsed.cross else entered
+        return activation_shown(record, address, run.config.model.sizes, read if of_source else entered, keys)
     names = [f"dec.L{layer}.cross.pattern" for layer in range(run.config.model.sizes.n_layers)]
     return AlignmentShown(read, predicted, [record[name][0].float().numpy() for name in names], not arrow)
-
-
-def _activation(
-    record: dict[str, torch.Tensor], address: str, source: list[str], target: list[str], sizes: Sizes
-) -> ActivationShown:
-    parsed = parse_address(address)
-    name = str(Address(parsed.scope, parsed.layer, parsed.cross, None, parsed.name))
-    if name not in record:
-        raise AddressError(f"{unknown('activation', address, record)} A matrix is shown without --text.")
-    values = activation_values(record[name][0].float(), name, address, sizes)
-    of_source = parsed.scope == "enc" or (parsed.cross and parsed.name in ("k", "v"))
-    keys = source if parsed.scope == "enc" or parsed.cross else target
-    by_key = parsed.name in ("scores", "pattern")
-    return ActivationShown(address, source if of_source else target, values, by_key, keys if by_key else None)

@@ -1,6 +1,6 @@
 """`qkv show RUN [ADDR] --text TEXT`: where heads look, and activations on a text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,11 +141,11 @@ def look(run: "Run", text: str, address: str | None, at: int | None = None) -> H
     SourceError for an image that cannot be read.
     """
     of_image = run.task.reads == "images"
-    inputs, tokens = one_image(Path(text), run.config.model) if of_image else _words(run, text)
+    inputs, tokens = one_image(Path(text), run.config.model) if of_image else words_of(run, text)
     with torch.no_grad():
         _, record = run.model_at(at).forward_recorded(inputs)
     if address is not None:
-        return _activation(record, address, tokens, run.config.model.sizes)
+        return activation_shown(record, address, run.config.model.sizes, tokens)
     patterns = [record[name][0].float().numpy() for name in record if name.endswith(".pattern")]
     causal = run.model.reader.causal
     notes = [note for layer, pattern in enumerate(patterns) for note in head_notes(layer, pattern, causal)]
@@ -162,7 +162,7 @@ def look(run: "Run", text: str, address: str | None, at: int | None = None) -> H
     return HeadsShown(tokens, patterns, notes, path, lens, wrote, run.tokenizer)
 
 
-def _words(run: "Run", text: str) -> tuple[torch.Tensor, list[str]]:
+def words_of(run: "Run", text: str) -> tuple[torch.Tensor, list[str]]:
     """Ids [1, pos] of a text, and its tokens."""
     if run.tokenizer is None:
         raise UserError(f"{run.path} has no tokenizer, so it cannot read a text; leave --text out")
@@ -173,13 +173,19 @@ def _words(run: "Run", text: str) -> tuple[torch.Tensor, list[str]]:
     return torch.as_tensor(np.asarray(ids, dtype=np.int64))[None], [run.tokenizer.token(int(i)) for i in ids]
 
 
-def _activation(record: dict[str, torch.Tensor], address: str, tokens: list[str], sizes: Sizes) -> ActivationShown:
+def activation_shown(
+    record: dict[str, torch.Tensor], address: str, sizes: Sizes, tokens: list[str], keys: list[str] | None = None
+) -> ActivationShown:
+    """One recorded activation of `tokens`; `keys` are those at key positions, where they are others.
+
+    Raises AddressError for what is not recorded, and as `activation_values` does.
+    """
     parsed = parse_address(address)
-    name = address if parsed.head is None else f"L{parsed.layer}.{parsed.name}"
+    name, by_key = str(replace(parsed, head=None)), parsed.name in ("scores", "pattern")
     if name not in record:
         raise AddressError(f"{unknown('activation', address, record)} A matrix is shown without --text.")
     values = activation_values(record[name][0].float(), name, address, sizes)
-    return ActivationShown(address, tokens, values, by_key=parsed.name in ("scores", "pattern"))
+    return ActivationShown(address, tokens, values, by_key, keys if by_key else None)
 
 
 def activation_values(value: torch.Tensor, name: str, address: str, sizes: Sizes) -> np.ndarray:

@@ -111,9 +111,3 @@ def history(run: "Run", name: str, row: int, at: int | None) -> list[RowMoment]:
                 continue
             tables[step] = table if entry.axis == 0 else table.T
     return row_history(tables, row) if 0 in tables else []
-
-
-def print_history(moments: list[RowMoment]) -> None:
-    """A line for each step."""
-    rows = [(f"{m.step:,}", *(figure(v) for v in (m.norm, m.drift, m.turn))) for m in moments]
-    screen.print_table(["at step", "norm", "drift", "turn"], rows)

@@ -30,11 +30,7 @@ from torch import Tensor
 from qkv.errors import ConfigError, RankLostError, RunError
 from qkv.jsontypes import JsonObject
 from qkv.training.config import TrainingConfig
-
-FOLDER_VARIABLE = "QKV_RANKS"
-"""Names the folder in which processes of `qkv train --nproc` meet; torchrun's are found by torchrun's own variables."""
-ENDED = "ended"
-"""The file in that folder in which the launcher of the processes writes which of them has ended, and how."""
+from qkv.training.distributed.started import ENDED, FOLDER_VARIABLE, is_started
 
 _BUCKET_BYTES = 32 << 20
 _PATIENCE = datetime.timedelta(hours=6)
@@ -182,7 +178,7 @@ def join() -> Ranks:
 
     Raises ConfigError for variables that make no sense, RankLostError where the others do not come.
     """
-    if not _is_started():
+    if not is_started():
         return ALONE
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     try:
@@ -203,15 +199,6 @@ def join() -> Ranks:
             timeout=_PATIENCE,
         )
     return ranks
-
-
-def is_first_process() -> bool:
-    """Whether this process watches and writes, also outside a training."""
-    return not _is_started() or os.environ["RANK"] == "0"
-
-
-def _is_started() -> bool:
-    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def check_shares(training: TrainingConfig, world: int, examples: str) -> None:

@@ -313,13 +313,8 @@ def _share_out(step: _Step, world: int, device: str) -> None:
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """What is gathered and released by itself: every member of a list of modules; none where two share a parameter."""
     blocks = [block for held in model.modules() if isinstance(held, nn.ModuleList) for block in held]
-    return [] if _overlap(blocks) else blocks
-
-
-def _overlap(blocks: Sequence[nn.Module]) -> bool:
-    """Whether a parameter is part of two of them."""
-    names = [id(parameter) for block in blocks for parameter in block.parameters()]
-    return len(names) > len(set(names))
+    parameters = [id(parameter) for block in blocks for parameter in block.parameters()]
+    return blocks if len(parameters) == len(set(parameters)) else []
 
 
 def hollow(tensor: Tensor) -> None:

@@ -5,7 +5,8 @@
 """
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,12 +26,9 @@ if TYPE_CHECKING:
     from qkv.training.dropout import Dropping
 
 
-class Loss(Protocol):
-    """`Objective.loss`, of the model or of what stands for it where a rank holds rows of it."""
-
-    def __call__(self, model: "Model", batch: "Batch", drop: "Drop | None" = None) -> tuple[Tensor, int]:
-        """(sum of nats, number of targets)."""
-        ...
+Loss = Callable[["Model", "Batch", "Drop | None"], tuple[Tensor, int]]
+"""`Objective.loss`, of the model or of what stands for it where a rank holds rows of it: (sum of nats, number of
+targets)."""
 
 
 class Weights:

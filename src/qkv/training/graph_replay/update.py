@@ -17,7 +17,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -41,12 +41,8 @@ _MOST_TAPED = 512 << 20
 """Bytes that a tape may keep; work over more takes so long that nobody waits for Python."""
 
 
-class Replay(Protocol):
-    """Work that was recorded."""
-
-    def replay(self) -> None:
-        """Do it again, on the same memory."""
-        ...
+Replay = Callable[[], None]
+"""Does work that was recorded again, on the same memory."""
 
 
 class Captured(Weights, ABC):
@@ -154,7 +150,7 @@ class OnCuda(Captured):
         if graph is None:
             self.optimizer.step(self._scale)
         else:
-            graph.replay()
+            graph()
 
     def let_go(self) -> None:
         """Of the step's graph too."""
@@ -189,7 +185,7 @@ class OnCuda(Captured):
             said = str(error).strip().splitlines()[0]
             warnings.warn(f"an update cannot be recorded here ({said}); it is made kernel by kernel", stacklevel=2)
             return None
-        return graph
+        return graph.replay
 
 
 class OnCpu(Captured):
@@ -208,7 +204,7 @@ class OnCpu(Captured):
 
     def _record(self, work: Callable[[], None]) -> Replay | None:
         try:
-            return Tape.record(work, _MOST_TAPED)
+            return Tape.record(work, _MOST_TAPED).replay
         except NoTape:
             return None
 
@@ -238,7 +234,7 @@ class _Passes(NamedTuple):
                 place.copy_(part.pin_memory() if waits else part, non_blocking=waits)
         if self.drop is not None and drop is not None:
             self.drop.follow(drop)
-        self.recorded.replay()
+        self.recorded()
         for parameter, gradient in zip(parameters, self.gradients, strict=True):
             parameter.grad = gradient
         return self.share
