@@ -243,7 +243,6 @@ def test_the_baseline_is_fitted_to_training_rows_and_says_to_how_many(tmp_path: 
     figures = TASK._scored(best_spans(scores, part.owners), part)
     assert known.summary == {"linear": figures["answer_f1"].value} and not known.note
     assert known.facts["exact_match"] == {"linear": figures["exact_match"].value}
-    assert figures["exact_match"].value > 0.8  # the third word, or the last two
     seconds = TASK.baselines_seconds(data, None)
     assert seconds == pytest.approx(2.7e-5 * len(data.train) + 4e-6 * len(part))
     monkeypatch.setattr(answer, "MOST_FITTED", 100)
