@@ -22,7 +22,7 @@ def run(sources_by_task: dict, tmp_path_factory) -> qkv.Run:
 
 def test_a_run_keeps_its_figures_and_eval_repeats_them(run, capsys: pytest.CaptureFixture) -> None:
     summary = run.summary
-    assert {*summary["baselines"]} == {"counted"} and 0 <= summary["baselines"]["counted"] <= 1
+    assert {*summary["baselines"]} == {"linear"} and 0 <= summary["baselines"]["linear"] <= 1
     assert summary["exact_match"] <= summary["answer_f1"] and {"answer_f1_interval", "exact_match_interval"} <= {
         *summary
     }
@@ -31,7 +31,7 @@ def test_a_run_keeps_its_figures_and_eval_repeats_them(run, capsys: pytest.Captu
     assert found["answer_f1"] == summary["answer_f1"] and found["exact_match"] == summary["exact_match"]
     assert found["loss"] == pytest.approx(summary["val_loss"], rel=1e-5)
     assert cli.main(["show", str(run.path)]) == 0
-    assert "counting in the sentence that holds most of the question" in " ".join(capsys.readouterr().out.split())
+    assert "logistic regression on words, overlaps and distances" in " ".join(capsys.readouterr().out.split())
     assert (run.path / "report.html").exists() and run.config.model.sizes.n_types == 3
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.data.baseline.spans import CountedSpans
+from qkv.data.baseline.spans import fit_spans, span_scores
+from qkv.data.baseline.words import runs_of
 from qkv.data.config import DataConfig
 from qkv.data.examples import Answered
 from qkv.data.sources.tagged import answers_in
@@ -20,6 +21,7 @@ from qkv.models.layout import Sizes
 from qkv.randomness import generator
 from qkv.tasks import find_task
 from qkv.tasks.batch import rows_of
+from qkv.tasks.labels import answer
 from qkv.tasks.labels.answer import MOST_WORDS, best_spans, f1_and_exact, normalized
 
 TASK = find_task("answer")
@@ -232,8 +234,19 @@ def test_figures_are_those_of_squad() -> None:
         assert f1 == pytest.approx(max(squad_f1(given, one) for one in right))
 
 
-def test_counting_takes_the_sentence_and_the_shape() -> None:
-    rows = [(["When was Ada born? [SEP] ", *"Ada was born in 1815 . Bob was tall .".split()], 5, 5)] * 3
-    counted = CountedSpans([*rows, (["Who was tall? [SEP] ", *"Ada was born in 1815 . Bob was tall .".split()], 7, 7)])
-    words = ["When was Eve born? [SEP] ", *"Tom left in 1900 . Eve was born in 1777 .".split()]
-    assert counted.answer(words) == (10, 10)
+def test_the_baseline_is_fitted_to_training_rows_and_says_to_how_many(tmp_path: Path, monkeypatch) -> None:
+    data = load(tmp_path, some_rows(40))
+    known = TASK.baselines(data, sizes_of(data, 24), None)
+    part = data.val
+    texts, asked = ([one.words[a:b] for a, b in runs_of(one.owners)] for one in (data.train, part))
+    scores = span_scores(fit_spans(texts, data.train.ends), asked)
+    figures = TASK._scored(best_spans(scores, part.owners), part)
+    assert known.summary == {"linear": figures["answer_f1"].value} and not known.note
+    assert known.facts["exact_match"] == {"linear": figures["exact_match"].value}
+    seconds = TASK.baselines_seconds(data, None)
+    assert seconds == pytest.approx(2.7e-5 * len(data.train) + 4e-6 * len(part))
+    monkeypatch.setattr(answer, "MOST_FITTED", 100)
+    assert TASK.baselines_seconds(data, None) == pytest.approx(2.7e-3 + 4e-6 * len(part))
+    n = 100 * len(texts) // len(data.train)
+    fewer = TASK.baselines(data, sizes_of(data, 24), None)
+    assert fewer.note == f"the baseline was fitted to {n} of {len(texts)} questions"

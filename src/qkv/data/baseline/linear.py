@@ -178,15 +178,15 @@ def fit_dense(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(weights [d, n_out], bias [n_out]) of logistic regression on dense vectors x [n, d], for `classes_of`."""
     start = np.zeros((x.shape[1] + 1, 1 if n_classes == 2 else n_classes))
-    table = _least(x.__matmul__, x.T.__matmul__, of_classes(classes), np.ones(len(x)), start, tolerance, strength)
+    table = least(x.__matmul__, x.T.__matmul__, of_classes(classes), np.ones(len(x)), start, tolerance, strength)
     return table[:-1], table[-1]
 
 
 def _fitted(
     x: Vectors, loss: "Loss", each: np.ndarray, start: np.ndarray, tolerance: float, strength: float = STRENGTH
 ) -> np.ndarray:
-    """`_least` of sparse vectors."""
-    return _least(x.times, x.turned(len(start) - 1).times, loss, each, start, tolerance, strength)
+    """`least` of sparse vectors."""
+    return least(x.times, x.turned(len(start) - 1).times, loss, each, start, tolerance, strength)
 
 
 Loss = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -233,7 +233,7 @@ def sigmoid(scores: np.ndarray) -> np.ndarray:
 _Product = Callable[[np.ndarray], np.ndarray]
 
 
-def _least(
+def least(
     times: _Product,
     across: _Product,
     loss: Loss,
