@@ -10,6 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -268,10 +269,8 @@ def _tokens(
     n_bytes = source.n_bytes + (val.n_bytes if val else 0)
     small = n_bytes <= IN_MEMORY_BYTES
     folder = cache / "tokens" / key if cache is not None else None
-    if folder is not None:
-        found = kept_tokens(folder, in_memory=small)
-        if found is not None:
-            return found
+    if folder is not None and (found := kept_tokens(folder, in_memory=small)) is not None:
+        return found
 
     def make(work: Path | None) -> tuple[dict[str, Tokens], JsonObject]:
         parts, done = {}, 0
@@ -296,10 +295,8 @@ def _tokens(
     if small:
         parts, facts = make(None)
         if folder is not None and tokenizer.kind not in ("char", "byte"):  # those two cost less than reading a file
-            try:
+            with suppress(StorageError):
                 keep_tokens(folder, lambda _: (parts, facts))
-            except StorageError:
-                pass
         return parts, facts
     if folder is None:
         raise StorageError(f"{source.name!r} has {n_bytes:,} bytes; its tokens need a cache folder on disk")

@@ -7,7 +7,7 @@ Classes are those of the training part; a label that occurs elsewhere only is an
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ from qkv.data.baseline.linear import (
 from qkv.data.baseline.words import OfWords, contexts, runs_of
 from qkv.data.caching import cache_key
 from qkv.data.config import DataConfig, LabelledOptions
-from qkv.data.corpus import fitted_tokenizer, joined_hash
+from qkv.data.corpus import Progress, fitted_tokenizer, joined_hash
 from qkv.data.dataset import DataSet
 from qkv.data.dedup import Sketches, group_copies, joined_groups, phrase_groups, sketch
 from qkv.data.labelled import LabelledTexts, check_classes, class_order, labels_of, read_labelled
@@ -60,8 +60,6 @@ MOST_POINTS = 17
 """Between which values are learned."""
 RIDGE = 1.0
 """The strength of the linear model of values: the penalty of the weights is half their squares."""
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

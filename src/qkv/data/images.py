@@ -334,15 +334,10 @@ def _labels_beside(path: Path) -> Path:
         name, known = _labels_name(path), signature_of_file(path)
         if known:
             raise SourceError(f"{str(path)!r} is {known.told(path)}")
+        expected = "expected NAME-images-idx3-ubyte beside NAME-labels-idx1-ubyte, or a folder for each class"
         if name == path.name:
-            raise SourceError(
-                f"{str(path)!r} is no IDX file of images by its name; expected NAME-images-idx3-ubyte beside"
-                " NAME-labels-idx1-ubyte, or a folder for each class"
-            )
-        raise SourceError(
-            f"{str(path)!r}: its labels were looked for in {name} and are not there;"
-            f" expected NAME-images-idx3-ubyte beside NAME-labels-idx1-ubyte, or a folder for each class"
-        )
+            raise SourceError(f"{str(path)!r} is no IDX file of images by its name; {expected}")
+        raise SourceError(f"{str(path)!r}: its labels were looked for in {name} and are not there; {expected}")
     return found[0]
 
 

@@ -126,8 +126,7 @@ def _log_shares(expected: np.ndarray, keep: np.ndarray) -> np.ndarray:
     The digamma step is Kudo's (and sentencepiece's): it starves rare pieces, as a Dirichlet prior of 0 would.
     """
     counts = np.where(keep, np.maximum(expected, 0.5), np.inf)
-    out = np.where(keep, _digamma(counts) - _digamma(np.array(expected[keep].sum())), -np.inf)
-    return out
+    return np.where(keep, _digamma(counts) - _digamma(np.array(expected[keep].sum())), -np.inf)
 
 
 def _digamma(x: np.ndarray) -> np.ndarray:

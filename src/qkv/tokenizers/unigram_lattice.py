@@ -16,8 +16,8 @@ BLOCK_EDGES = 1 << 21
 BLOCK_NODES = 1 << 22
 """The same of nodes, places between letters times words."""
 
-_BASE = 0x9E3779B97F4A7C15
-_INVERSE = pow(_BASE, -1, 1 << 64)
+BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+INVERSE = pow(BASE, -1, 1 << 64)
 
 
 class Letters:
@@ -32,9 +32,9 @@ class Letters:
         self.word = np.repeat(np.arange(len(words), dtype=np.int32), self.sizes)
         """Which word each letter is of."""
         points = np.frombuffer(self.text.encode("utf-32-le"), dtype="<u4").astype(np.uint64) + np.uint64(1)
-        self._inverse = _powers(_INVERSE, len(points) + 1)
+        self._inverse = powers(INVERSE, len(points) + 1)
         with np.errstate(over="ignore"):
-            weighted = points * _powers(_BASE, len(points))
+            weighted = points * powers(BASE, len(points))
             self._sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(weighted, dtype=np.uint64)])
         self._left = (self.offsets[1:][self.word] - np.arange(len(points))).astype(np.int32)
 
@@ -121,7 +121,7 @@ class Substrings:
         return out
 
 
-def _powers(base: int, n: int) -> np.ndarray:
+def powers(base: int, n: int) -> np.ndarray:
     """base^0 ... base^(n-1) modulo 2^64."""
     factors = np.full(n, base, dtype=np.uint64)
     factors[:1] = 1
