@@ -66,6 +66,19 @@ def train_starts(tokens: Tokens, n_ctx: int, seed: int, example_index: np.ndarra
     return starts
 
 
+def once_an_epoch(n: int, seed: int, what: str, example_index: np.ndarray) -> np.ndarray:
+    """Which of n things each global example is, all int64: each once an epoch, in an order of its own."""
+    epochs, places = np.divmod(np.asarray(example_index, dtype=np.int64), n)
+    found = np.empty_like(places)
+    for epoch in np.unique(epochs):
+        inside = epochs == epoch
+        found[inside] = _order(n, seed, what, int(epoch))(places[inside])
+    return found
+
+
+_order = lru_cache(maxsize=4)(Permutation)
+
+
 @lru_cache(maxsize=16)
 def _block_of_starts(n_tokens: int, n: int, n_ctx: int, seed: int, size: int, block: int) -> np.ndarray:
     """Starts of examples block * size onwards, int64 [size]."""
