@@ -61,11 +61,6 @@ class Corpus(DataSet):
     split: Callable[[], Split] = field(repr=False)
     """Gives the split again, for whoever needs the text itself."""
 
-    @property
-    def n_train(self) -> int:
-        """Training tokens: what the size law of texts counts."""
-        return len(self.train)
-
     def describe(self) -> str:
         """One line: how many tokens, of what kind, how the parts were made, and what else a person should know."""
         return (

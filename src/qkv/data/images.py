@@ -62,11 +62,6 @@ class Images(DataSet):
     tokenizer: None = None
     """There is no text."""
 
-    @property
-    def n_train(self) -> int:
-        """Training images: what the size law of images counts."""
-        return len(self.train)
-
     def describe(self) -> str:
         """One line: how many images, of what size, of how many classes."""
         channels, height, width = self.shape
