@@ -151,8 +151,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         (grad,) = grads
         needed = ctx.needs_input_grad
         if ctx.is_whole:
-            kept = ctx.saved_tensors
-            dh, dweight, dbias = _products(kept, grad, ctx.dtypes, needed, ctx.d_vocab, ctx.is_table, ctx.tiles)
+            dh, dweight, dbias = _products(ctx, grad)
         else:
             made, ctx.made = ctx.made, None  # scaled in place and handed over: a second backward pass makes them again
             if made is None:
@@ -201,32 +200,24 @@ def _by_chunks(
     return total, dh, dweight, dbias
 
 
-def _products(
-    kept: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    grad: Tensor,
-    dtypes: tuple[torch.dtype, ...],
-    needed: tuple[bool, ...],
-    d_vocab: int,
-    is_table: bool,
-    tiles: elementwise.Tiles | None,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _products(ctx: Context, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """grad * (slope matrix^T, x^T slope, sum of slope): dh, dweight (with the strides of what was given) and dbias.
 
     Where it can be, dweight is nothing but its own memory: autograd adds what was read of a tied table to it in place.
     """
-    x, matrix, slope, dbias = kept
-    dh = dweight = None
+    x, matrix, slope, dbias = ctx.saved_tensors
+    needed, dtypes, dh, dweight = ctx.needs_input_grad, ctx.dtypes, None, None
     if needed[0]:
         dh = _times(slope, matrix.t(), grad).to(dtypes[0])
     if needed[1]:
         by_word = matrix.stride(0) == 1
         left, right = (slope, x) if by_word else (x, slope)
-        if tiles is not None and dtypes[1] == torch.float32:
-            dweight, _ = tiles.weight_grad(left, right, summed=False, factor=float(grad))
+        if ctx.tiles is not None and dtypes[1] == torch.float32:
+            dweight, _ = ctx.tiles.weight_grad(left, right, summed=False, factor=float(grad))
         else:
             dweight = _times(left.t(), right, grad)
-            dweight = (dweight[:d_vocab] if by_word else dweight[:, :d_vocab]).to(dtypes[1])
-        if by_word != is_table:
+            dweight = (dweight[: ctx.d_vocab] if by_word else dweight[:, : ctx.d_vocab]).to(dtypes[1])
+        if by_word != ctx.is_table:
             dweight = dweight.t()
     return dh, dweight, (dbias * grad).to(dtypes[2]) if dbias is not None and needed[2] else None
 
