@@ -8,6 +8,7 @@ run reads only for the hash. Nothing depends on a seed: runs of a study see the 
 import hashlib
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -336,15 +337,10 @@ def _charge(tokenizer: Tokenizer, both: Split, same: bool) -> float | None:
     return charge_nats(tokenizer, counted, _texts(both.val))
 
 
-def _texts(part: Part, most_chars: int | None = None) -> Iterator[str]:
+def _texts(part: Part, most_chars: int = sys.maxsize) -> Iterator[str]:
     """Texts of a part, cut where words begin; only the first most_chars characters where given."""
-    chunks = whole_words(part.read())
-    if most_chars is None:
-        yield from (chunk.text for chunk in chunks)
-        return
-    left = most_chars
-    for chunk in chunks:
-        yield chunk.text[:left]
-        left -= len(chunk.text)
-        if left <= 0:
+    for chunk in whole_words(part.read()):
+        yield chunk.text[:most_chars]
+        most_chars -= len(chunk.text)
+        if most_chars <= 0:
             return

@@ -30,6 +30,7 @@ from qkv.data.sources.receipt import Passed
 from qkv.data.sources.source import files_below, source_name
 from qkv.data.sources.tables import (
     TableFormat,
+    check_single,
     columns_of,
     each_column,
     is_table,
@@ -367,10 +368,7 @@ def _columns(path: Path, config: DataConfig, shape: str) -> tuple[TableFormat, s
     if not (asked or by_name):
         raise SourceError(f"which column holds the labels? Name it with --label-column, or call it label ({there})")
     label = asked or by_name[0]
-    if columns.count(label) > 1:
-        raise SourceError(
-            f"{str(path)!r} has {columns.count(label)} columns called {label!r}; give them names that differ"
-        )
+    check_single(str(path), columns, label)
     if config.text_column and label in layout.texts:
         raise SourceError(f"--text-column and --label-column are both {label!r} ({there})")
     return (layout if layout.text != label else table_format(path, config.text_column, label)), label

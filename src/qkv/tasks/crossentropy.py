@@ -140,23 +140,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
             ctx.tiles = None if torch.compiler.is_compiling() else elementwise.tiles_for(slope)
             ctx.save_for_backward(x, matrix, slope, dbias)
             return total
-        total, *ctx.made = _by_chunks(h, weight, bias, targets, smoothing, ctx.needs_input_grad)
-        ctx.save_for_backward(h, weight, bias, targets)
         ctx.smoothing = smoothing
+        total, *ctx.made = _by_chunks(ctx, h, weight, bias, targets)
+        ctx.save_for_backward(h, weight, bias, targets)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        needed = ctx.needs_input_grad
         if ctx.is_whole:
             dh, dweight, dbias = _products(ctx, grad)
         else:
             made, ctx.made = ctx.made, None  # scaled in place and handed over: a second backward pass makes them again
             if made is None:
-                h, weight, bias, targets = ctx.saved_tensors
-                _, *made = _by_chunks(h, weight, bias, targets, ctx.smoothing, needed)
+                _, *made = _by_chunks(ctx, *ctx.saved_tensors)
             dh, dweight, dbias = (
                 None if part is None else part.mul_(grad).to(dtype)
                 for part, dtype in zip(made, ctx.dtypes, strict=True)
@@ -168,15 +166,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _by_chunks(
-    h: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    smoothing: float,
-    needed: tuple[bool, ...],
+    ctx: Context, h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """The summed loss, and its gradients by h, weight and bias where needed, a chunk of rows at a time."""
-    need_h, need_weight, need_bias, *_ = needed
+    need_h, need_weight, need_bias, *_ = ctx.needs_input_grad
     wide, d_vocab = _wide(h), weight.shape[1]
     matrix = _padded(weight.to(_product_type(h)))
     rows = _chunk(matrix, d_vocab)
@@ -188,7 +181,7 @@ def _by_chunks(
     for first in range(0, h.shape[0], rows):
         part = slice(first, first + rows)
         x = h[part].to(matrix.dtype)
-        loss, slope, of_bias = _loss_and_slope(x, matrix, bias, targets[part], smoothing, d_vocab, room)
+        loss, slope, of_bias = _loss_and_slope(x, matrix, bias, targets[part], ctx.smoothing, d_vocab, room)
         total = total + loss  # not in place: what torch 2.11 compiles of that gives gradients of 0
         if dbias is not None and of_bias is not None:
             dbias += of_bias

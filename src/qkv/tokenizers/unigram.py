@@ -145,7 +145,7 @@ def _loss_without(
     """
     used = lattice.best_counts(scores, weights)
     rows = np.flatnonzero(np.isfinite(scores) & (sizes > 1) & (used > 0))
-    own = Substrings([table.pieces[i] for i in rows], LONGEST_PIECE, table.hashes)
+    own = Substrings(Letters([table.pieces[i] for i in rows]), LONGEST_PIECE, table.hashes)
     other = Lattice(own.proper()).best_scores(scores)
     hurt = np.where(sizes == 1, np.inf, 0.0)
     hurt[rows] = used[rows] * (scores[rows] - other)
