@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qkv.tokenizers.unigram import _digamma, fit_pieces
-from qkv.tokenizers.unigram_lattice import Lattice, Substrings
+from qkv.tokenizers.unigram_lattice import Lattice, Letters, Substrings
 
 WORDS = ["banana", "ban", "nab", "a", "bananab", "nn"]
 WEIGHTS = np.array([3.0, 1.0, 2.0, 5.0, 1.0, 4.0])
@@ -24,9 +24,16 @@ def cuts(word: str) -> list[list[str]]:
     return found
 
 
+def every(words: list[str], longest: int) -> Substrings:
+    """All substrings of that many letters at most, numbered by their hashes."""
+    letters = Letters(words)
+    hashes = [letters.hashes(letters.places(n), n) for n in range(1, longest + 1)]
+    return Substrings(letters, longest, np.unique(np.concatenate(hashes)))
+
+
 @pytest.fixture(scope="module")
 def table() -> Substrings:
-    return Substrings(WORDS, 4)
+    return every(WORDS, 4)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,7 @@ def test_substrings_are_all_there_and_named_rightly(table: Substrings) -> None:
 
 
 def test_pieces_that_are_chosen_stand_where_they_stood_with_all_others(table: Substrings) -> None:
-    some = Substrings(WORDS, 4, table.hashes[::3])
+    some = Substrings(Letters(WORDS), 4, table.hashes[::3])
     assert some.pieces == table.pieces[::3]
     for first, last in ((0, 6), (1, 4), (5, 6)):
         everything, found = table.edges(first, last), some.edges(first, last)
@@ -122,7 +129,7 @@ def test_more_pieces_make_the_text_likelier(prose: str) -> None:
     counts = Counter(prose.split())
     words = sorted(counts)
     weights = np.array([counts[word] for word in words], dtype=float)
-    table = Substrings(words, 16)
+    table = every(words, 16)
     lattice = Lattice(table)
     totals = []
     for n in (60, 120, 300):

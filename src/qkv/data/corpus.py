@@ -8,8 +8,10 @@ run reads only for the hash. Nothing depends on a seed: runs of a study see the 
 import hashlib
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -59,11 +61,6 @@ class Corpus(DataSet):
     """Why nobody can tell, or empty."""
     split: Callable[[], Split] = field(repr=False)
     """Gives the split again, for whoever needs the text itself."""
-
-    @property
-    def n_train(self) -> int:
-        """Training tokens: what the size law of texts counts."""
-        return len(self.train)
 
     def describe(self) -> str:
         """One line: how many tokens, of what kind, how the parts were made, and what else a person should know."""
@@ -268,10 +265,8 @@ def _tokens(
     n_bytes = source.n_bytes + (val.n_bytes if val else 0)
     small = n_bytes <= IN_MEMORY_BYTES
     folder = cache / "tokens" / key if cache is not None else None
-    if folder is not None:
-        found = kept_tokens(folder, in_memory=small)
-        if found is not None:
-            return found
+    if folder is not None and (found := kept_tokens(folder, in_memory=small)) is not None:
+        return found
 
     def make(work: Path | None) -> tuple[dict[str, Tokens], JsonObject]:
         parts, done = {}, 0
@@ -296,10 +291,8 @@ def _tokens(
     if small:
         parts, facts = make(None)
         if folder is not None and tokenizer.kind not in ("char", "byte"):  # those two cost less than reading a file
-            try:
+            with suppress(StorageError):
                 keep_tokens(folder, lambda _: (parts, facts))
-            except StorageError:
-                pass
         return parts, facts
     if folder is None:
         raise StorageError(f"{source.name!r} has {n_bytes:,} bytes; its tokens need a cache folder on disk")
@@ -344,15 +337,10 @@ def _charge(tokenizer: Tokenizer, both: Split, same: bool) -> float | None:
     return charge_nats(tokenizer, counted, _texts(both.val))
 
 
-def _texts(part: Part, most_chars: int | None = None) -> Iterator[str]:
+def _texts(part: Part, most_chars: int = sys.maxsize) -> Iterator[str]:
     """Texts of a part, cut where words begin; only the first most_chars characters where given."""
-    chunks = whole_words(part.read())
-    if most_chars is None:
-        yield from (chunk.text for chunk in chunks)
-        return
-    left = most_chars
-    for chunk in chunks:
-        yield chunk.text[:left]
-        left -= len(chunk.text)
-        if left <= 0:
+    for chunk in whole_words(part.read()):
+        yield chunk.text[:most_chars]
+        most_chars -= len(chunk.text)
+        if most_chars <= 0:
             return

@@ -1,5 +1,6 @@
 """What the data of every task says of itself."""
 
+from collections.abc import Sized
 from dataclasses import dataclass, field
 
 from qkv.data.sources.receipt import Receipt
@@ -21,6 +22,12 @@ class DataSet:
     """What a person should know about how the sources were read, or empty."""
     receipt: Receipt = field(default_factory=Receipt, repr=False)
     """What became of every file, row, column and class."""
+    train: Sized
+
+    @property
+    def n_train(self) -> int:
+        """How much there is to train on, in what the task's size law counts."""
+        return len(self.train)
 
     @property
     def note_sentence(self) -> str:

@@ -23,6 +23,7 @@ from functools import lru_cache
 import numpy as np
 
 from qkv.data.baseline.linear import WORDS
+from qkv.tokenizers.unigram_lattice import BASE, INVERSE, powers
 
 SHINGLE = 12
 BINS = 16
@@ -45,8 +46,6 @@ _BATCH = (1 << 20) + _COMPARED
 _UPPER = string.ascii_uppercase.encode()
 _LOWER = bytes(byte | 0x20 if byte in _UPPER else byte for byte in range(256))
 _DROPPED = bytes(byte for byte in range(128) if not chr(byte).isalnum())
-_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
-_INVERSE = pow(_BASE, -1, 1 << 64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +86,10 @@ def _fill_batch(bins: np.ndarray, plain: list[bytes]) -> None:
     if n <= 0:
         return
     owner = np.repeat(np.arange(len(plain), dtype=np.int32), [len(letters) for letters in plain])
-    powers, inverses = _powers(_BASE, len(data)), _powers(_INVERSE, len(data))
+    factors, inverses = _powers(BASE, len(data)), _powers(INVERSE, len(data))
     sums = np.zeros(len(data) + 1, np.uint64)
     with np.errstate(over="ignore"):
-        np.cumsum(data * powers, dtype=np.uint64, out=sums[1:])
+        np.cumsum(data * factors, dtype=np.uint64, out=sums[1:])
         hashes = sums[SHINGLE:] - sums[:-SHINGLE]
         hashes *= inverses[:n]
         hashes ^= hashes >> np.uint64(30)
@@ -105,18 +104,12 @@ def _fill_batch(bins: np.ndarray, plain: list[bytes]) -> None:
 
 def _powers(base: int, n: int) -> np.ndarray:
     """base^0 ... base^(n-1) modulo 2^64; those of a usual batch are kept."""
-    return (_kept_powers(base) if n <= _BATCH else _all_powers(base, n))[:n]
+    return (_kept_powers(base) if n <= _BATCH else powers(base, n))[:n]
 
 
 @lru_cache(maxsize=2)
 def _kept_powers(base: int) -> np.ndarray:
-    return _all_powers(base, _BATCH)
-
-
-def _all_powers(base: int, n: int) -> np.ndarray:
-    factors = np.full(n, base, dtype=np.uint64)
-    factors[:1] = 1
-    return np.cumprod(factors, dtype=np.uint64)
+    return powers(base, _BATCH)
 
 
 def group_copies(sketches: Sketches) -> np.ndarray:
@@ -180,10 +173,10 @@ def phrase_groups(groups: np.ndarray, texts: Sequence[str]) -> np.ndarray:
     hashes = np.random.default_rng(0).integers(1, 1 << 63, size=len(seen), dtype=np.uint64)
     flat = hashes[np.array([number for words in lists for number in words], dtype=np.int64)]
     owners, starts = np.repeat(np.arange(len(texts)), sizes), np.cumsum(sizes) - sizes
-    powers, inverses = (_all_powers(base, len(flat)) for base in (_BASE, _INVERSE))
+    factors, inverses = (powers(base, len(flat)) for base in (BASE, INVERSE))
     sums = np.zeros(len(flat) + 1, dtype=np.uint64)
     with np.errstate(over="ignore"):
-        np.cumsum(flat * powers, dtype=np.uint64, out=sums[1:])
+        np.cumsum(flat * factors, dtype=np.uint64, out=sums[1:])
     for n in range(int(min(LONGEST_PHRASE, sizes.max())), 0, -1):
         phrases = np.flatnonzero(sizes == n)
         if not len(phrases):
@@ -196,19 +189,14 @@ def phrase_groups(groups: np.ndarray, texts: Sequence[str]) -> np.ndarray:
         likely[keys % _SIEVE] = True
         places = np.flatnonzero(inside & likely[runs % _SIEVE])
         places = places[np.isin(runs[places], keys)]
-        order = np.argsort(keys, kind="stable")
-        first = phrases[order][np.searchsorted(keys[order], runs[places])]
-        pairs = np.concatenate([np.stack([first, owners[places]], 1), np.stack([phrases, _firsts(keys, phrases)], 1)])
+        known, firsts, same = np.unique(keys, return_index=True, return_inverse=True)
+        firsts = phrases[firsts]
+        found = np.stack([firsts[np.searchsorted(known, runs[places])], owners[places]], 1)
+        pairs = np.concatenate([found, np.stack([phrases, firsts[same]], 1)])
         if n < COMMON:
             pairs = _of_one_group(groups, pairs, sizes)
         groups = _with_pairs(groups, pairs)
     return groups
-
-
-def _firsts(keys: np.ndarray, phrases: np.ndarray) -> np.ndarray:
-    """Of each phrase the first one with its words."""
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    return phrases[first][inverse]
 
 
 def _of_one_group(groups: np.ndarray, pairs: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ Classes are those of the training part; a label that occurs elsewhere only is an
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ from qkv.data.baseline.linear import (
 from qkv.data.baseline.words import OfWords, contexts, runs_of
 from qkv.data.caching import cache_key
 from qkv.data.config import DataConfig, LabelledOptions
-from qkv.data.corpus import fitted_tokenizer, joined_hash
+from qkv.data.corpus import Progress, fitted_tokenizer, joined_hash
 from qkv.data.dataset import DataSet
 from qkv.data.dedup import Sketches, group_copies, joined_groups, phrase_groups, sketch
 from qkv.data.labelled import LabelledTexts, check_classes, class_order, labels_of, read_labelled
@@ -60,8 +60,6 @@ MOST_POINTS = 17
 """Between which values are learned."""
 RIDGE = 1.0
 """The strength of the linear model of values: the penalty of the weights is half their squares."""
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -322,23 +320,23 @@ def load_examples(
     Raises SourceError or ConfigError, in one sentence, for what cannot be read as asked.
     """
     source = read_labelled(config, shape=shape)
-    val = _validation(config, source, shape)
+    val = _validation(config, source)
     if not config.classes:
-        check_classes(source, shape)
-    classes = config.classes or _classes(source, shape)
-    numbers = _strata(source, classes, shape)
+        check_classes(source)
+    classes = config.classes or _classes(source)
+    numbers = _strata(source, classes)
     options = config.labels or LabelledOptions(linear=False)
     holds = options.linear and not config.classes and shape != "span"
     sketches = sketch(source.read, compare=val is None or holds)
     groups = _groups(source, sketches)
     held_out = None if val is not None else hold_out(numbers, groups, sketches.keys, MOST_VAL_TEXTS)
     if held_out is not None:
-        rule = _checked_rule(config, source, numbers, held_out, classes, shape)
+        rule = _checked_rule(config, source, numbers, held_out, classes)
         sides = [_chosen(source, ~held_out), _chosen(source, held_out)]
     else:
         assert val is not None
         sides = [(one.texts, one.labels, one.spans) for one in (source, val)]
-        _strata(val, classes, shape, source.path)
+        _strata(val, classes, source.path)
         rule = _given(config, source, val, sketches)
     mine = np.ones(len(numbers), dtype=bool) if held_out is None else ~held_out
     together = _renumbered(groups[mine])
@@ -348,7 +346,7 @@ def load_examples(
     told, columns = progress or (lambda what, share: None), n_columns(config)
     tokenizer = _tokenizer(config, sides[0][0], digest, task_specials or columns > 1, cache, told)
     classes = classes or _points(np.array(sides[0][1], dtype=np.float64))
-    train, measured = (_labelled(*side, tokenizer, columns, classes, shape) for side in sides)
+    train, measured = (_labelled(side, tokenizer, columns, classes, shape) for side in sides)
     return Examples(
         name=source.name,
         kind=source.kind,
@@ -363,22 +361,15 @@ def load_examples(
         weights=balanced(train.classes, len(classes)) if options.class_weights == "balanced" else None,
         rule=rule,
         note=source.note,
-        receipt=_receipt(source, val, held_out, columns, shape),
+        receipt=_receipt(source, val, held_out, columns),
     )
 
 
-def _classes(source: LabelledTexts, shape: str) -> tuple[str, ...]:
+def _classes(source: LabelledTexts) -> tuple[str, ...]:
     """The classes or labels of the texts, in order; none of values."""
-    if shape in ("value", "span"):
-        return ("start", "end") if shape == "span" else ()
-    return class_order([name for names in _names(source, shape) for name in names])
-
-
-def _names(source: LabelledTexts, shape: str) -> list[list[str]]:
-    """The labels of each row, of a question whether its answer is found once."""
-    if shape == "span":
-        return [["answer found once" if label[0] == "1" else "first of several places"] for label in source.labels]
-    return [labels_of(label) if shape in ("set", "words") else [label] for label in source.labels]
+    if source.shape in ("value", "span"):
+        return ("start", "end") if source.shape == "span" else ()
+    return class_order([name for names in source.names for name in names])
 
 
 def _points(values: np.ndarray) -> tuple[str, ...]:
@@ -389,19 +380,19 @@ def _points(values: np.ndarray) -> tuple[str, ...]:
     return tuple(repr(value) for value in found.tolist())
 
 
-def _strata(source: LabelledTexts, classes: tuple[str, ...], shape: str, trained_on: str = "") -> np.ndarray:
+def _strata(source: LabelledTexts, classes: tuple[str, ...], trained_on: str = "") -> np.ndarray:
     """What a split keeps the shares of, int64 [n]: classes, the rarest label of each set or of its words (n_classes
     where it has none), tenths of values.
 
     Raises SourceError for a label that is none of the classes, with its line.
     """
-    if shape == "span":
+    if source.shape == "span":
         return np.zeros(len(source.labels), dtype=np.int64)
-    if shape == "value":
+    if source.shape == "value":
         values = np.array(source.labels, dtype=np.float64)
         return np.searchsorted(np.unique(np.quantile(values, np.arange(1, 10) / 10)), values)
     known = {name: i for i, name in enumerate(classes)}
-    sets = _names(source, shape)
+    sets = source.names
     for i, label in ((i, label) for i, labels in enumerate(sets) for label in labels):
         if label not in known:
             shown = some(classes)
@@ -461,9 +452,7 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str], columns: int) -> tuple[
     return ids, np.add.reduceat(lengths, lasts + 1 - n_parts) + (n_parts - 1) * len(between)
 
 
-def _receipt(
-    source: LabelledTexts, val: LabelledTexts | None, held_out: np.ndarray | None, columns: int, shape: str
-) -> Receipt:
+def _receipt(source: LabelledTexts, val: LabelledTexts | None, held_out: np.ndarray | None, columns: int) -> Receipt:
     """What became of the rows of a source, and of what it is validated on, None where that is a part of it; a row holds
     texts in so many columns.
     """
@@ -481,7 +470,7 @@ def _receipt(
             losses = {"byte order mark": facts.n_raw - facts.n_bytes, what: rest}
             read.append((ReadFile(Path(name), losses), int(mine[~held].sum()), int(mine[held].sum())))
         roles, n_blank = roles | dict(side.columns), n_blank + side.n_blank
-        labels += [name for names in _names(side, shape) for name in names]
+        labels += [name for names in side.names for name in names]
         n_rows += len(side.labels)
     rows = Rows(
         read=n_rows,
@@ -489,18 +478,18 @@ def _receipt(
         left_out=n_blank,
         why=f"{many(n_blank, 'row')} without text" if n_blank else "",
     )
-    classes = {} if shape == "value" else dict(Counter(labels).most_common())
+    classes = {} if source.shape == "value" else dict(Counter(labels).most_common())
     return make_receipt(read, source.passed, rows=rows, columns=roles, classes=classes)
 
 
-def _validation(config: DataConfig, source: LabelledTexts, shape: str) -> LabelledTexts | None:
+def _validation(config: DataConfig, source: LabelledTexts) -> LabelledTexts | None:
     """The texts that are measured on, where they are given or the folder has a part for that; else None."""
     if config.val and config.val == config.source and source.published is None:
         return source
     if config.val:
-        return read_labelled(replace(config, source=config.val, val=""), measured=True, shape=shape)
+        return read_labelled(replace(config, source=config.val, val=""), measured=True, shape=source.shape)
     has_part = source.published is not None and source.published.validation
-    return read_labelled(config, measured=True, shape=shape) if has_part else None
+    return read_labelled(config, measured=True, shape=source.shape) if has_part else None
 
 
 def _given(config: DataConfig, source: LabelledTexts, val: LabelledTexts, train: Sketches) -> str:
@@ -586,21 +575,16 @@ def _chosen(source: LabelledTexts, wanted: np.ndarray) -> _Side:
 
 
 def _checked_rule(
-    config: DataConfig,
-    source: LabelledTexts,
-    numbers: np.ndarray,
-    held_out: np.ndarray,
-    classes: tuple[str, ...],
-    shape: str,
+    config: DataConfig, source: LabelledTexts, numbers: np.ndarray, held_out: np.ndarray, classes: tuple[str, ...]
 ) -> str:
     """What is held out, in words. Raises SourceError where nothing could be, or a class would not be trained on."""
     if not held_out.any() or len(set(numbers[~held_out].tolist())) < len(set(numbers.tolist())):
-        some = "some of each class out" if shape == "class" else "some out"
+        some = "some of each class out" if source.shape == "class" else "some out"
         raise SourceError(
             f"the {len(numbers):,} rows of {source.path!r} are too few or too alike to hold {some};"
             " give labelled texts for validation with --val FILE"
         )
-    rule = _rule(numbers, held_out, classes if shape == "class" else (), config.group_column)
+    rule = _rule(numbers, held_out, classes if source.shape == "class" else (), config.group_column)
     return source.published.said(minus=rule) if source.published else rule
 
 
@@ -671,16 +655,9 @@ def labelled_words(
     )
 
 
-def _labelled(
-    texts: list[str],
-    labels: list[str],
-    spans: list[Sequence[tuple[int, int]]],
-    tokenizer: Tokenizer,
-    columns: int,
-    names: tuple[str, ...],
-    shape: str,
-) -> Labelled:
+def _labelled(side: _Side, tokenizer: Tokenizer, columns: int, names: tuple[str, ...], shape: str) -> Labelled:
     """Texts as tokens, and what they have."""
+    texts, labels, spans = side
     known = {name: i for i, name in enumerate(names)}
     if shape == "words":
         classes = np.array([known[name] for label in labels for name in labels_of(label)], dtype=np.int64)
@@ -690,9 +667,8 @@ def _labelled(
     ids, lengths = encoded(tokenizer, texts, columns)
     tokens = Tokens.of(ids, lengths, texts, tokenizer.d_vocab, tokenizer.unknown_id)
     if shape == "class":
-        return Labelled(
-            tokens=tokens, classes=np.array([known[label] for label in labels], dtype=np.int64), texts=texts
-        )
+        classes = np.array([known[label] for label in labels], dtype=np.int64)
+        return Labelled(tokens=tokens, classes=classes, texts=texts)
     if shape == "value":
         values = np.array(labels, dtype=np.float64)
         wanted = between_points(values, np.array(names, dtype=np.float64)).astype(np.float32)

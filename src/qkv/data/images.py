@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -21,7 +21,15 @@ import numpy as np
 from qkv.data.config import ImageOptions
 from qkv.data.dataset import DataSet
 from qkv.data.labelled import alike
-from qkv.data.sources.image_files import CLASS_SUFFIXES, class_folders, file_hash, image_files, listed, read_classes
+from qkv.data.sources.image_files import (
+    CLASS_SUFFIXES,
+    ReadImages,
+    class_folders,
+    file_hash,
+    image_files,
+    listed,
+    read_classes,
+)
 from qkv.data.sources.published import Role, role_of
 from qkv.data.sources.reading import binary_file, size_of
 from qkv.data.sources.receipt import Passed, ReadFile, Receipt, Rows, make_receipt
@@ -62,11 +70,6 @@ class Images(DataSet):
     tokenizer: None = None
     """There is no text."""
 
-    @property
-    def n_train(self) -> int:
-        """Training images: what the size law of images counts."""
-        return len(self.train)
-
     def describe(self) -> str:
         """One line: how many images, of what size, of how many classes."""
         channels, height, width = self.shape
@@ -88,19 +91,6 @@ class Images(DataSet):
         values = np.arange(256) / 255
         mean = float((counts * values).sum() / counts.sum())
         return mean, max(1e-3, float(np.sqrt((counts * (values - mean) ** 2).sum() / counts.sum())))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Read:
-    """One part as it was read: labels are still names."""
-
-    pixels: np.ndarray
-    names: np.ndarray
-    sha256: str
-    files: list[tuple[Path, int, int]]
-    """Each file with its first image and the bytes of one; what a file holds beside its images is its header."""
-    passed: list[Passed] = field(default_factory=list)
-    note: str = ""
 
 
 def load_images(
@@ -151,7 +141,7 @@ def load_images(
 
 
 def _receipt(
-    train: _Read, held_out: _Read | None, chosen: np.ndarray | None, alone: list[Path], classes: list[str]
+    train: ReadImages, held_out: ReadImages | None, chosen: np.ndarray | None, alone: list[Path], classes: list[str]
 ) -> Receipt:
     """What became of the files; `chosen` are the training images that are held out, bool [n], where some are."""
     read, names = [], []
@@ -184,7 +174,7 @@ def _count(path: Path) -> int:
         return 0
 
 
-def _split_off(train: _Read, known: np.ndarray, source: str) -> tuple[list[ImageSet], str, np.ndarray]:
+def _split_off(train: ReadImages, known: np.ndarray, source: str) -> tuple[list[ImageSet], str, np.ndarray]:
     """Training and validation part of images that came without one, the rule in words, and which are held out."""
     labels = _indices(train.names, known, source)
     chosen = _tenth(train.pixels, labels)
@@ -202,7 +192,7 @@ def _split_off(train: _Read, known: np.ndarray, source: str) -> tuple[list[Image
 
 
 def _given_apart(
-    train: _Read, held_out: _Read, known: np.ndarray, sources: tuple[str, str], named: str
+    train: ReadImages, held_out: ReadImages, known: np.ndarray, sources: tuple[str, str], named: str
 ) -> tuple[list[ImageSet], str]:
     """Both parts, and in brackets how many validation images are also in training; empty where none are.
 
@@ -295,19 +285,11 @@ def holds_images(path: Path) -> bool:
 # one part
 
 
-def _read(path: Path, size: int, shape: tuple[int, ...] | None) -> _Read:
+def _read(path: Path, size: int, shape: tuple[int, ...] | None) -> ReadImages:
     """One part, IDX or a folder of classes; files of images are brought to `shape` where it is given."""
     if path.is_dir():
         found = read_classes(path, size, shape)
-        files = [(file, i, file.stat().st_size) for i, file in enumerate(found.files)]
-        return _Read(
-            pixels=found.pixels,
-            names=found.names,
-            sha256=found.sha256,
-            files=files,
-            passed=found.passed,
-            note="; ".join(filter(None, (found.note, alike(np.unique(found.names).tolist())))),
-        )
+        return replace(found, note="; ".join(filter(None, (found.note, alike(np.unique(found.names).tolist())))))
     if size:
         raise SourceError(f"size has no effect on {path.name}: IDX images are of one size already")
     if path.suffix.lower() in CLASS_SUFFIXES:
@@ -324,7 +306,7 @@ def _read(path: Path, size: int, shape: tuple[int, ...] | None) -> _Read:
         raise SourceError(f"{path.name} holds images of {list(pixels.shape[1:])}; expected 1 or 3 channels, and pixels")
     digest = hashlib.sha256((file_hash(path).hex() + file_hash(labels_path).hex()).encode()).hexdigest()
     files = [(path, 0, int(np.prod(pixels.shape[1:]))), (labels_path, 0, 1)]
-    return _Read(pixels=np.ascontiguousarray(pixels), names=labels.astype(np.int64), sha256=digest, files=files)
+    return ReadImages(pixels=np.ascontiguousarray(pixels), names=labels.astype(np.int64), sha256=digest, files=files)
 
 
 def _labels_beside(path: Path) -> Path:
@@ -334,15 +316,10 @@ def _labels_beside(path: Path) -> Path:
         name, known = _labels_name(path), signature_of_file(path)
         if known:
             raise SourceError(f"{str(path)!r} is {known.told(path)}")
+        expected = "expected NAME-images-idx3-ubyte beside NAME-labels-idx1-ubyte, or a folder for each class"
         if name == path.name:
-            raise SourceError(
-                f"{str(path)!r} is no IDX file of images by its name; expected NAME-images-idx3-ubyte beside"
-                " NAME-labels-idx1-ubyte, or a folder for each class"
-            )
-        raise SourceError(
-            f"{str(path)!r}: its labels were looked for in {name} and are not there;"
-            f" expected NAME-images-idx3-ubyte beside NAME-labels-idx1-ubyte, or a folder for each class"
-        )
+            raise SourceError(f"{str(path)!r} is no IDX file of images by its name; {expected}")
+        raise SourceError(f"{str(path)!r}: its labels were looked for in {name} and are not there; {expected}")
     return found[0]
 
 

@@ -30,6 +30,7 @@ from qkv.data.sources.receipt import Passed
 from qkv.data.sources.source import files_below, source_name
 from qkv.data.sources.tables import (
     TableFormat,
+    check_single,
     columns_of,
     each_column,
     is_table,
@@ -114,6 +115,13 @@ class LabelledTexts:
     def read(self) -> list[str]:
         """The texts, without questions about them."""
         return [text.partition(BETWEEN)[2] for text in self.texts] if self.shape == "span" else self.texts
+
+    @property
+    def names(self) -> list[list[str]]:
+        """The labels of each row, of a question whether its answer is found once."""
+        if self.shape == "span":
+            return [["answer found once" if label[0] == "1" else "first of several places"] for label in self.labels]
+        return [labels_of(label) if self.shape in ("set", "words") else [label] for label in self.labels]
 
     def place(self, i: int) -> str:
         """File and line of text i, for messages."""
@@ -360,10 +368,7 @@ def _columns(path: Path, config: DataConfig, shape: str) -> tuple[TableFormat, s
     if not (asked or by_name):
         raise SourceError(f"which column holds the labels? Name it with --label-column, or call it label ({there})")
     label = asked or by_name[0]
-    if columns.count(label) > 1:
-        raise SourceError(
-            f"{str(path)!r} has {columns.count(label)} columns called {label!r}; give them names that differ"
-        )
+    check_single(str(path), columns, label)
     if config.text_column and label in layout.texts:
         raise SourceError(f"--text-column and --label-column are both {label!r} ({there})")
     return (layout if layout.text != label else table_format(path, config.text_column, label)), label
@@ -502,18 +507,18 @@ def _no_blank(path: Path, line: int) -> None:
         raise SourceError(f"{str(path)!r} line {line} is empty, in the middle of the rows; take it out")
 
 
-def check_classes(found: LabelledTexts, shape: str = "class") -> None:
-    """Make sure that the labels of what is trained on are of this shape.
+def check_classes(found: LabelledTexts) -> None:
+    """Make sure that the labels of what is trained on are of their shape.
 
     Raises SourceError where hardly any class is shared, as in a column of numbers or in prose, where all are the same,
     or no row has several labels.
     """
+    shape = found.shape
     if shape == "set":
         _check_sets(found)
     if shape in ("set", "span"):
         return
-    labels = [name for label in found.labels for name in labels_of(label)] if shape == "words" else found.labels
-    what = "words" if shape == "words" else "rows"
+    labels, what = [name for names in found.names for name in names], "words" if shape == "words" else "rows"
     counts = Counter(map(float, labels)) if shape == "value" else Counter(labels)
     lonely = [str(label) for label, count in counts.items() if count == 1]
     if shape != "value" and len(lonely) > max(1, _LONELY * len(labels)):
@@ -532,7 +537,7 @@ def check_classes(found: LabelledTexts, shape: str = "class") -> None:
 
 def _check_sets(found: LabelledTexts) -> None:
     """Raises SourceError where sets of labels are single ones, as of classes, or hardly any label is shared."""
-    sets = [labels_of(label) for label in found.labels]
+    sets = found.names
     counts = Counter(name for names in sets for name in names)
     lonely = [name for name, count in counts.items() if count == 1]
     if 2 * len(lonely) > len(sets):

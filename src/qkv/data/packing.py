@@ -66,6 +66,19 @@ def train_starts(tokens: Tokens, n_ctx: int, seed: int, example_index: np.ndarra
     return starts
 
 
+def once_an_epoch(n: int, seed: int, what: str, example_index: np.ndarray) -> np.ndarray:
+    """Which of n things each global example is, all int64: each once an epoch, in an order of its own."""
+    epochs, places = np.divmod(np.asarray(example_index, dtype=np.int64), n)
+    found = np.empty_like(places)
+    for epoch in np.unique(epochs):
+        inside = epochs == epoch
+        found[inside] = _order(n, seed, what, int(epoch))(places[inside])
+    return found
+
+
+_order = lru_cache(maxsize=4)(Permutation)
+
+
 @lru_cache(maxsize=16)
 def _block_of_starts(n_tokens: int, n: int, n_ctx: int, seed: int, size: int, block: int) -> np.ndarray:
     """Starts of examples block * size onwards, int64 [size]."""
@@ -90,11 +103,6 @@ def train_window(tokens: Tokens, n_ctx: int, seed: int, example_index: np.ndarra
     return tokens.ids.take(starts[:, None] + np.arange(n_ctx + 1)).astype(np.int64)
 
 
-def n_val_windows(tokens: Tokens, n_ctx: int) -> int:
-    """How many windows `val_windows` gives in all: each token after the first is predicted in exactly one of them."""
-    return max(0, -(-(len(tokens) - 1) // n_ctx))
-
-
 def val_windows(
     tokens: Tokens, n_ctx: int, batch_size: int, before: np.ndarray | tuple[()] = ()
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -109,8 +117,8 @@ def val_windows(
     """
     check_window(tokens, 1, "the validation text")
     own = n_ctx + 1 - len(before)
-    stride = own if len(before) else n_ctx
-    total = -(-len(tokens) // own) if len(before) else n_val_windows(tokens, n_ctx)
+    stride, n_targets = (own, len(tokens)) if len(before) else (n_ctx, len(tokens) - 1)
+    total = -(-n_targets // stride)
     columns = np.arange(own)
     for first in range(0, total, batch_size):
         positions = (np.arange(first, min(first + batch_size, total)) * stride)[:, None] + columns

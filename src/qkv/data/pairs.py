@@ -75,11 +75,6 @@ class PairCorpus(DataSet):
     split: Callable[[], Split] = field(repr=False)
     """Returns the split again, for callers that need the text itself."""
 
-    @property
-    def n_train(self) -> int:
-        """Training pairs."""
-        return len(self.train)
-
     def describe(self) -> str:
         """What is trained on and measured on, in one line."""
         return (

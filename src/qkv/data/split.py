@@ -260,8 +260,8 @@ def _split_tails(source: Source, survey: _Survey, group: np.ndarray, drawn_befor
     for file, n_bytes in zip(survey.files[~used].tolist(), survey.n_bytes[~used].tolist(), strict=True):
         copies[file] += n_bytes
     return Split(
-        train=Part(read=lambda: _heads(source, cuts, used), n_bytes=total - val_bytes),
-        val=Part(read=lambda: _tails(source, cuts, used), n_bytes=val_bytes),
+        train=Part(read=lambda: _stretches(source, cuts, used, tails=False), n_bytes=total - val_bytes),
+        val=Part(read=lambda: _stretches(source, cuts, used, tails=True), n_bytes=val_bytes),
         rule=f"the last {100 * share:.2g}% of {each} for validation" + left_out,
         many_documents=True,
         copies=copies,
@@ -278,25 +278,15 @@ def _longest(n_chars: np.ndarray, group: np.ndarray) -> np.ndarray:
     return chosen
 
 
-def _heads(source: Source, cuts: np.ndarray, wanted: np.ndarray) -> Iterator[Chunk]:
-    """Characters 0 to cuts[i] of each wanted document i."""
+def _stretches(source: Source, cuts: np.ndarray, wanted: np.ndarray, *, tails: bool) -> Iterator[Chunk]:
+    """Characters 0 to cuts[i] of each wanted document i, or with `tails` those from there onwards."""
     number = seen = 0
     for text, ends, file in source.chunks():
-        room = int(cuts[number]) - seen
-        if wanted[number] and room > 0:
-            yield Chunk(text[:room], ends or room <= len(text), file)
-        seen += len(text)
-        if ends:
-            number, seen = number + 1, 0
-
-
-def _tails(source: Source, cuts: np.ndarray, wanted: np.ndarray) -> Iterator[Chunk]:
-    """Characters cuts[i] onwards of each wanted document i."""
-    number = seen = 0
-    for text, ends, file in source.chunks():
-        tail = text[max(int(cuts[number]) - seen, 0) :]
-        if wanted[number] and (tail or ends):
+        room = max(int(cuts[number]) - seen, 0)
+        if wanted[number] and tails and ((tail := text[room:]) or ends):
             yield Chunk(tail, ends, file)
+        elif wanted[number] and not tails and room:
+            yield Chunk(text[:room], ends or room <= len(text), file)
         seen += len(text)
         if ends:
             number, seen = number + 1, 0

@@ -97,7 +97,10 @@ def read_vectors(path: Path) -> Vectors:
     if not path.exists():
         raise SourceError(f"{str(path)!r} does not exist; expected a file of word vectors (.txt, .vec or .bin)")
     with binary_file(path) as file:
-        words, values = _binary(file, path) if binary else _text(file, path)
+        words, rows = _binary(file, path) if binary else _text(file, path)
+    if not words:
+        raise SourceError(f"{str(path)!r} holds no vectors")
+    values = np.stack(rows)
     if not np.isfinite(values).all():
         bad = words[int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])]
         raise SourceError(f"{str(path)!r}: the vector of {bad!r} is not finite")
@@ -106,7 +109,7 @@ def read_vectors(path: Path) -> Vectors:
     return Vectors(words=tuple(words[row] for row in kept), values=values[kept])
 
 
-def _text(file: BinaryIO, path: Path) -> tuple[list[str], np.ndarray]:
+def _text(file: BinaryIO, path: Path) -> tuple[list[str], list[np.ndarray]]:
     words: list[str] = []
     rows: list[np.ndarray] = []
     told, width = -1, 0
@@ -132,11 +135,9 @@ def _text(file: BinaryIO, path: Path) -> tuple[list[str], np.ndarray]:
                 f"{str(path)!r}, line {number}: {line[:40]!r} is not a word and {width} numbers"
             ) from None
         words.append(" ".join(parts[:-width]))
-    if not words:
-        raise SourceError(f"{str(path)!r} holds no vectors")
-    if len(words) < told:
+    if words and len(words) < told:
         raise SourceError(f"{str(path)!r} is cut off: it holds {len(words):,} of {told:,} vectors")
-    return words, np.stack(rows)
+    return words, rows
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[str]:
@@ -147,7 +148,7 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[str]:
         raise SourceError(f"{str(path)!r} is no UTF-8 text; a binary file's name has to end in .bin") from None
 
 
-def _binary(file: BinaryIO, path: Path) -> tuple[list[str], np.ndarray]:
+def _binary(file: BinaryIO, path: Path) -> tuple[list[str], list[np.ndarray]]:
     head = file.readline(100).split()
     if len(head) != 2 or not all(_COUNT.fullmatch(part.decode("latin-1")) for part in head):
         raise SourceError(f"{str(path)!r} is no word2vec binary file: expected a first line 'count width'")
@@ -165,6 +166,4 @@ def _binary(file: BinaryIO, path: Path) -> tuple[list[str], np.ndarray]:
             raise SourceError(f"{str(path)!r} is cut off: it holds {len(words):,} of {n:,} vectors")
         words.append(bytes(word).lstrip(b"\n").decode("utf-8", "replace"))
         rows.append(np.frombuffer(data, "<f4"))
-    if not words:
-        raise SourceError(f"{str(path)!r} holds no vectors")
-    return words, np.stack(rows)
+    return words, rows

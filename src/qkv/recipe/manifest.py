@@ -7,6 +7,7 @@ import platform
 import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from importlib.metadata import version
 from pathlib import Path
 
@@ -39,28 +40,18 @@ def code_of(config: RunConfig) -> dict[str, str]:
     return hashes(code)
 
 
-class BackgroundBaselines:
-    """Makes the task's baselines while the model trains; `result` waits for them."""
+def in_background(task: Task, data: Data, sizes: Sizes, cache: Path | None) -> "Future[Yardsticks | None]":
+    """The task's baselines, made in a thread while the model trains; None for a task without."""
+    found: Future[Yardsticks | None] = Future()
 
-    def __init__(self, task: Task, data: Data, sizes: Sizes, cache: Path | None) -> None:
-        self._found: Yardsticks | None = None
-        self._error: BaseException | None = None
-        given = (task, data, sizes, cache)
-        self._thread = threading.Thread(target=self._make, args=given, name="baselines", daemon=True)
-        self._thread.start()
-
-    def _make(self, task: Task, data: Data, sizes: Sizes, cache: Path | None) -> None:
+    def make() -> None:
         try:
-            self._found = task.baselines(data, sizes, cache)
+            found.set_result(task.baselines(data, sizes, cache))
         except BaseException as error:  # noqa: BLE001 - given to the thread that asks
-            self._error = error
+            found.set_exception(error)
 
-    def result(self) -> Yardsticks | None:
-        """The baselines, once they are there; None for a task without. Raises what making them raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._found
+    threading.Thread(target=make, name="baselines", daemon=True).start()
+    return found
 
 
 def machine_facts(config: RunConfig) -> JsonObject:

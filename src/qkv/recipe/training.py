@@ -42,7 +42,7 @@ from qkv.recipe.build import Parts, assemble, check_machine, check_reached
 from qkv.recipe.config import RunConfig
 from qkv.recipe.interrupted import not_ours
 from qkv.recipe.load_model import load_weights
-from qkv.recipe.manifest import BackgroundBaselines, code_of, machine_facts, note_machine, summary
+from qkv.recipe.manifest import code_of, in_background, machine_facts, note_machine, summary
 from qkv.recipe.null import train_null
 from qkv.recipe.reload_data import kept_data, same_data
 from qkv.recipe.request import Request, resolve, same_run
@@ -391,7 +391,7 @@ class _Session:
         is_brief = 0 < 60 * config.training.minutes < BRIEF_SECONDS
         # Of little time they come after the training: taking a core by turns they would make its pace a guess.
         counted = (parts.task, parts.corpus, config.model.sizes, self.cache)
-        background = None if is_brief else BackgroundBaselines(*counted)
+        background = None if is_brief else in_background(*counted)
         with Store(folder.telemetry) as store:
             observers = self._observers(store)
             elsewhere = note_machine(store, config, self.resume_from.state.step if self.resume_from else 0)
@@ -403,7 +403,7 @@ class _Session:
                     f"No validation after an update was better than that of the weights it started from"
                     f" ({outcome.best_loss:.4f} nats): the best weights are those of {config.from_run}."
                 )
-            background = background or BackgroundBaselines(*counted)
+            background = background or in_background(*counted)
             with _afterwards(folder), watching_cores(config.machine.threads):
                 compares = self._has_null and outcome.stopped_because != "diverged"
                 null = train_null(parts, outcome, folder, store, self.ranks) if compares else {}

@@ -18,7 +18,6 @@ from torch import Tensor
 from qkv.data.buckets import filled
 from qkv.errors import ConfigError
 from qkv.models.zoo import EncoderDecoderLM
-from qkv.tasks.task import check_length_penalty
 
 DEFAULT_BEAMS = 5
 DEFAULT_PENALTY = 1.0
@@ -47,7 +46,6 @@ class Search:
     def __post_init__(self) -> None:
         if self.beams < 1:
             raise ConfigError(f"beams is {self.beams}; expected 1 (greedy) or more")
-        check_length_penalty(self.length_penalty)
 
     def score(self, log_probability: float, length: int) -> float:
         """What finished translations are ranked by."""
@@ -94,8 +92,7 @@ class _Group:
         ids, real = filled([np.asarray(source) for source in sources], how.end)
         self.source, self.mask = torch.from_numpy(ids).to(self.device), torch.from_numpy(real).to(self.device)
         n_ctx = model.config.sizes.n_ctx
-        most = [min(how.most_tokens or 2 * len(source) + 10, n_ctx - 1) for source in sources]
-        self.most = np.array(most)
+        self.most = np.array([min(how.most_tokens or 2 * len(source) + 10, n_ctx - 1) for source in sources])
         self.best: list[Found | None] = [None] * len(sources)
         self.best_score = np.full(len(sources), -math.inf)
         self.sentence = np.arange(len(sources))  # of each row
@@ -145,9 +142,7 @@ class _Group:
         Per sentence the 2 * beams likeliest candidates are looked at in order: an end among the first `beams` is a
         finished translation, the first `beams` others stay open.
         """
-        keep: list[int] = []
-        token: list[int] = []
-        score: list[float] = []
+        kept: list[tuple[int, int, float]] = []
         starts = np.flatnonzero(np.r_[True, self.sentence[1:] != self.sentence[:-1]])
         for first, stop in zip(starts, [*starts[1:], len(self.sentence)], strict=True):
             sentence = int(self.sentence[first])
@@ -162,13 +157,10 @@ class _Group:
                         self._finish(sentence, self.ids[row], float(total), length, True)
                 elif len(opened) < self.how.beams and total > -math.inf:
                     opened.append((int(row), int(word), float(total)))
-            if self._is_done(sentence, opened, length):
-                continue
-            for row, word, total in opened:
-                keep.append(row)
-                token.append(word)
-                score.append(total)
-        return np.array(keep, dtype=np.int64), np.array(token, dtype=np.int64), np.array(score)
+            if not self._is_done(sentence, opened, length):
+                kept += opened
+        row, word, total = zip(*kept, strict=True) if kept else ((), (), ())
+        return np.array(row, dtype=np.int64), np.array(word, dtype=np.int64), np.array(total)
 
     def _finish(self, sentence: int, ids: np.ndarray, total: float, length: int, finished: bool) -> None:
         """Keep a finished translation where it is its sentence's best."""

@@ -114,22 +114,21 @@ class Causal(TextTask):
         much that its exponential is no number, as in a text without spaces.
         """
         found = evaluate(model, self, data)
+        figures = dict(found.figures)
         if data.val.n_unknown:
-            unknown = Figure(data.val.n_unknown / len(data.val), None, "share of tokens that are [UNK]")
-            found = dataclasses.replace(found, figures={**found.figures, "unknown_share": unknown})
-        bits, n_words = found.figures["bits_per_byte"], getattr(data, "n_words", lambda: 0)()
+            share = data.val.n_unknown / len(data.val)
+            figures["unknown_share"] = Figure(share, None, "share of tokens that are [UNK]")
+        bits, n_words = figures["bits_per_byte"], getattr(data, "n_words", lambda: 0)()
         if bits.value is None:
-            bits = bits._replace(missing=getattr(data, "uncharged", ""))
-            return dataclasses.replace(found, figures={**found.figures, "bits_per_byte": bits})
-        if not n_words:
-            return found
-        per_bit = math.log(2) * data.val.n_bytes / n_words
-        nats = [per_bit * value for value in (bits.value, *(bits.interval or ()))]
-        if max(nats) > _LARGEST_EXPONENT:
-            return found
-        value, *interval = map(math.exp, nats)
-        words = Figure(value, (interval[0], interval[1]) if interval else None, "perplexity by words")
-        return dataclasses.replace(found, figures={**found.figures, "word_perplexity": words})
+            figures["bits_per_byte"] = bits._replace(missing=getattr(data, "uncharged", ""))
+        elif n_words:
+            per_bit = math.log(2) * data.val.n_bytes / n_words
+            nats = [per_bit * value for value in (bits.value, *(bits.interval or ()))]
+            if not max(nats) > _LARGEST_EXPONENT:
+                value, *interval = map(math.exp, nats)
+                ends = (interval[0], interval[1]) if interval else None
+                figures["word_perplexity"] = Figure(value, ends, "perplexity by words")
+        return dataclasses.replace(found, figures=figures)
 
     def sample_inputs(self, data: "Corpus") -> list[str]:
         """The first words of prose in the validation text."""

@@ -31,15 +31,16 @@ from torch import Tensor
 from qkv.data.baseline.linear import Linear, log_softmax, of_classes
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.examples import Examples, Labelled, encoded, load_examples, n_columns
-from qkv.data.packing import pack_rows
+from qkv.data.packing import once_an_epoch, pack_rows
 from qkv.errors import ConfigError
 from qkv.jsontypes import JsonObject
 from qkv.models.embedding import word_means
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
-from qkv.randomness import Permutation, uniforms
+from qkv.randomness import uniforms
 from qkv.tasks.batch import Batch, rows_of
 from qkv.tasks.combined import Combined, calibration, combine
+from qkv.tasks.data import class_yardsticks
 from qkv.tasks.evaluation import loss_interval, wilson
 from qkv.tasks.figures import Evaluation, Figure, Scores
 from qkv.tasks.task import Drop, PredictOptions, Progress, Ranked, Task, Yardsticks, ranked
@@ -152,12 +153,7 @@ class Classify(Task[Examples, TextClassifier]):
         """The commonest class, and TF-IDF with logistic regression where scikit-learn is installed."""
         from qkv.data.baseline.classes import labelled_baselines
 
-        found = labelled_baselines(data)
-        accuracy = {"majority": found.majority, "tfidf": found.linear}
-        nats = {"majority": found.majority_nats, "tfidf": found.linear_nats}
-        return Yardsticks(
-            summary=accuracy, nats=nats, facts=nats | {"accuracy": accuracy, "note": found.note}, note=found.note
-        )
+        return class_yardsticks(labelled_baselines(data), "tfidf")
 
     def baselines_seconds(self, data: Examples, cache: Path | None) -> float:
         """By the characters that the linear model counts: 5 to 6 s for a million (SST-2's phrases, two EPYC cores)."""
@@ -169,7 +165,7 @@ class Classify(Task[Examples, TextClassifier]):
         """Every text once an epoch, in an order of its own; see `Task.train_batch`."""
         part, rows = corpus.train, corpus.trained
         index = np.asarray(examples, dtype=np.int64)
-        texts = once_an_epoch(rows, seed, index)
+        texts = rows[once_an_epoch(len(rows), seed, "texts", index)]
         ids, lengths = _cut(part, texts, sizes.n_ctx)
         if self.joined and self.teachers is not None:
             ids, lengths = self._behind(part, rows, texts, lengths, sizes.n_ctx, seed, step, index)
@@ -378,15 +374,6 @@ class Classify(Task[Examples, TextClassifier]):
     def shown(self, text: str, output: str) -> str:
         """The label, then the text."""
         return f"{output}\t{text}"
-
-
-def once_an_epoch(rows: np.ndarray, seed: int, examples: np.ndarray) -> np.ndarray:
-    """Which of some rows each global example is, all int64: each once an epoch, in an order of its own."""
-    n, found = len(rows), np.empty_like(examples)
-    for epoch in np.unique(examples // n):
-        inside = examples // n == epoch
-        found[inside] = rows[Permutation(n, seed, "texts", int(epoch))(examples[inside] % n)]
-    return found
 
 
 def _wanted(part: Labelled, texts: np.ndarray) -> Tensor | None:

@@ -124,10 +124,9 @@ def _nats(parts: list[np.ndarray], factors: np.ndarray, loss: Loss, weights: np.
 
 def _factors(parts: list[np.ndarray], start: list[float], loss: Loss, weights: np.ndarray) -> np.ndarray:
     """The factor of each part at the least loss, with a weak pull to `start`."""
-    n = len(weights)
+    n, pull = len(weights), np.array(start)
     if not n:
-        return np.array(start)
-    pull = np.array(start)
+        return pull
 
     def objective(factors: np.ndarray) -> tuple[float, np.ndarray]:
         nats, slope = loss(np.tensordot(factors, np.stack(parts), 1))

@@ -140,24 +140,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
             ctx.tiles = None if torch.compiler.is_compiling() else elementwise.tiles_for(slope)
             ctx.save_for_backward(x, matrix, slope, dbias)
             return total
-        total, *ctx.made = _by_chunks(h, weight, bias, targets, smoothing, ctx.needs_input_grad)
-        ctx.save_for_backward(h, weight, bias, targets)
         ctx.smoothing = smoothing
+        total, *ctx.made = _by_chunks(ctx, h, weight, bias, targets)
+        ctx.save_for_backward(h, weight, bias, targets)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        needed = ctx.needs_input_grad
         if ctx.is_whole:
-            kept = ctx.saved_tensors
-            dh, dweight, dbias = _products(kept, grad, ctx.dtypes, needed, ctx.d_vocab, ctx.is_table, ctx.tiles)
+            dh, dweight, dbias = _products(ctx, grad)
         else:
             made, ctx.made = ctx.made, None  # scaled in place and handed over: a second backward pass makes them again
             if made is None:
-                h, weight, bias, targets = ctx.saved_tensors
-                _, *made = _by_chunks(h, weight, bias, targets, ctx.smoothing, needed)
+                _, *made = _by_chunks(ctx, *ctx.saved_tensors)
             dh, dweight, dbias = (
                 None if part is None else part.mul_(grad).to(dtype)
                 for part, dtype in zip(made, ctx.dtypes, strict=True)
@@ -169,15 +166,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _by_chunks(
-    h: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    smoothing: float,
-    needed: tuple[bool, ...],
+    ctx: Context, h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """The summed loss, and its gradients by h, weight and bias where needed, a chunk of rows at a time."""
-    need_h, need_weight, need_bias, *_ = needed
+    need_h, need_weight, need_bias, *_ = ctx.needs_input_grad
     wide, d_vocab = _wide(h), weight.shape[1]
     matrix = _padded(weight.to(_product_type(h)))
     rows = _chunk(matrix, d_vocab)
@@ -189,7 +181,7 @@ def _by_chunks(
     for first in range(0, h.shape[0], rows):
         part = slice(first, first + rows)
         x = h[part].to(matrix.dtype)
-        loss, slope, of_bias = _loss_and_slope(x, matrix, bias, targets[part], smoothing, d_vocab, room)
+        loss, slope, of_bias = _loss_and_slope(x, matrix, bias, targets[part], ctx.smoothing, d_vocab, room)
         total = total + loss  # not in place: what torch 2.11 compiles of that gives gradients of 0
         if dbias is not None and of_bias is not None:
             dbias += of_bias
@@ -201,32 +193,24 @@ def _by_chunks(
     return total, dh, dweight, dbias
 
 
-def _products(
-    kept: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    grad: Tensor,
-    dtypes: tuple[torch.dtype, ...],
-    needed: tuple[bool, ...],
-    d_vocab: int,
-    is_table: bool,
-    tiles: elementwise.Tiles | None,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _products(ctx: Context, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """grad * (slope matrix^T, x^T slope, sum of slope): dh, dweight (with the strides of what was given) and dbias.
 
     Where it can be, dweight is nothing but its own memory: autograd adds what was read of a tied table to it in place.
     """
-    x, matrix, slope, dbias = kept
-    dh = dweight = None
+    x, matrix, slope, dbias = ctx.saved_tensors
+    needed, dtypes, dh, dweight = ctx.needs_input_grad, ctx.dtypes, None, None
     if needed[0]:
         dh = _times(slope, matrix.t(), grad).to(dtypes[0])
     if needed[1]:
         by_word = matrix.stride(0) == 1
         left, right = (slope, x) if by_word else (x, slope)
-        if tiles is not None and dtypes[1] == torch.float32:
-            dweight, _ = tiles.weight_grad(left, right, summed=False, factor=float(grad))
+        if ctx.tiles is not None and dtypes[1] == torch.float32:
+            dweight, _ = ctx.tiles.weight_grad(left, right, summed=False, factor=float(grad))
         else:
             dweight = _times(left.t(), right, grad)
-            dweight = (dweight[:d_vocab] if by_word else dweight[:, :d_vocab]).to(dtypes[1])
-        if by_word != is_table:
+            dweight = (dweight[: ctx.d_vocab] if by_word else dweight[:, : ctx.d_vocab]).to(dtypes[1])
+        if by_word != ctx.is_table:
             dweight = dweight.t()
     return dh, dweight, (dbias * grad).to(dtypes[2]) if dbias is not None and needed[2] else None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
+    from qkv.data.baseline.classes import ClassBaselines
     from qkv.data.config import DataConfig
     from qkv.data.sources.receipt import Receipt
     from qkv.models.layout import Patches, Sizes
@@ -71,6 +72,14 @@ class Yardsticks:
     one."""
     note: str = ""
     """What a person should know, such as what was sampled or what is not installed; else empty."""
+
+
+def class_yardsticks(found: "ClassBaselines", linear: str) -> Yardsticks:
+    """Those of a classifier: the most frequent class, and a linear model under this name."""
+    accuracy = {"majority": found.majority, linear: found.linear}
+    nats = {"majority": found.majority_nats, linear: found.linear_nats}
+    facts = nats | {"accuracy": accuracy, "note": found.note}
+    return Yardsticks(summary=accuracy, nats=nats, facts=facts, note=found.note)
 
 
 DataT = TypeVar("DataT", bound=Data)

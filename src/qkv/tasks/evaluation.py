@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _STRETCHES = 32
 """More than a window of any length has."""
 
+NORMAL = 1.959963984540054
+"""The 97.5 % point of the normal distribution."""
 _RESAMPLES = 400
 """Of a bootstrap (Efron 1979, Annals of Statistics 7)."""
 PAIRED, _TOGETHER = 256, 8
@@ -260,7 +262,7 @@ def bootstrap(amounts: np.ndarray, sizes: np.ndarray) -> tuple[float, tuple[floa
 
 def wilson(share: float, n: int) -> tuple[float, float]:
     """95 % interval of a share (0..1) of n independent items: Wilson 1927, JASA 22; inside 0..1 even at the ends."""
-    z = 1.959963984540054
+    z = NORMAL
     centre, reach = share + z * z / (2 * n), z * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
     low, high = ((centre + way * reach) / (1 + z * z / n) for way in (-1, 1))
     return max(0.0, min(low, share)), min(1.0, max(high, share))
@@ -275,7 +277,7 @@ def student_t(degrees: int) -> float:
         return float(np.tan(0.475 * np.pi))
     if degrees == 2:
         return float(0.95 / np.sqrt(2 * 0.975 * 0.025))
-    x = 1.959963984540054
+    x = NORMAL
     terms = (
         x,
         (x**3 + x) / 4,

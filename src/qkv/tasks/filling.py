@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from qkv.data.buckets import filled
 from qkv.errors import UserError, which
 from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
@@ -166,11 +167,8 @@ def _windows(blank: _Blank, n_ctx: int) -> list[tuple[np.ndarray, list[int]]]:
 def _logits_at(model: LanguageModel, tokenizer: Tokenizer, asked: Sequence[tuple[np.ndarray, list[int]]]) -> np.ndarray:
     """Logits float64 [all places in order, d_vocab] of texts that go through the model together, padded."""
     device = next(model.parameters()).device
-    width = max(len(ids) for ids, _ in asked)
-    inputs = np.full((len(asked), width), tokenizer.special["[PAD]"], dtype=np.int64)
-    real = np.zeros(inputs.shape, dtype=bool)
-    for row, (ids, _) in enumerate(asked):
-        inputs[row, : len(ids)], real[row, : len(ids)] = ids, True
+    inputs, real = filled([ids for ids, _ in asked], tokenizer.special["[PAD]"])
+    width = inputs.shape[1]
     places = torch.tensor([row * width + place for row, (_, all_) in enumerate(asked) for place in all_], device=device)
     mask = None if real.all() else torch.from_numpy(real).to(device)
     h = model.hidden(torch.from_numpy(inputs).to(device), mask=mask).flatten(0, 1)

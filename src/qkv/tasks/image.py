@@ -8,7 +8,6 @@ with plain labels. Source: Dosovitskiy et al. 2020 (arXiv 2010.11929).
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,12 +20,13 @@ from qkv.data.augmenting import augmented
 from qkv.data.baseline.classes import image_baselines
 from qkv.data.config import DataConfig, ImageOptions
 from qkv.data.images import Images, is_idx_name, load_images, read_idx
+from qkv.data.packing import once_an_epoch
 from qkv.data.sources.image_files import read_pictures
 from qkv.errors import SourceError
 from qkv.models.layout import Patches
 from qkv.models.zoo import ImageClassifier
-from qkv.randomness import Permutation
 from qkv.tasks.batch import Batch
+from qkv.tasks.data import class_yardsticks
 from qkv.tasks.figures import Scores
 from qkv.tasks.task import Drop, PredictOptions, Progress, Ranked, Task, Yardsticks, ranked
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -102,12 +102,7 @@ class Image(Task[Images, ImageClassifier]):
 
     def baselines(self, data: Images, sizes: "Sizes", cache: Path | None) -> Yardsticks:
         """The most frequent class, and a linear model of the pixels."""
-        found = image_baselines(data)
-        accuracy = {"majority": found.majority, "linear": found.linear}
-        nats = {"majority": found.majority_nats, "linear": found.linear_nats}
-        return Yardsticks(
-            summary=accuracy, nats=nats, facts=nats | {"accuracy": accuracy, "note": found.note}, note=found.note
-        )
+        return class_yardsticks(image_baselines(data), "linear")
 
     def keepsakes(self, data: Images) -> Mapping[str, object]:
         """The first validation image of each of some classes, whole: uint8 [channels, height, width] as base64."""
@@ -130,7 +125,7 @@ class Image(Task[Images, ImageClassifier]):
     def train_batch(self, corpus: Images, sizes: "Sizes", seed: int, step: int, examples: np.ndarray) -> Batch:
         """Images in an order of its own for each epoch, each changed by draws of its own; see `Task.train_batch`."""
         part, options = corpus.train, corpus.options
-        chosen = _order(len(part), seed, examples)
+        chosen = once_an_epoch(len(part), seed, "images", examples)
         fill = round(255 * corpus.level[0])
         pixels = augmented(part.pixels[chosen], options, fill, seed, step, examples)
         return Batch(_tensor(pixels), torch.from_numpy(part.labels[chosen]), smoothing=options.smoothing)
@@ -243,18 +238,3 @@ def probabilities(model: ImageClassifier, pixels: np.ndarray) -> np.ndarray:
 
 def _tensor(pixels: np.ndarray) -> Tensor:
     return torch.from_numpy(np.array(pixels))
-
-
-@lru_cache(maxsize=4)
-def _epoch(n: int, seed: int, epoch: int) -> Permutation:
-    return Permutation(n, seed, "images", epoch)
-
-
-def _order(n: int, seed: int, examples: np.ndarray) -> np.ndarray:
-    """Which image each global example is: every epoch visits each once, in an order of its own; int64 [batch]."""
-    epochs, places = np.divmod(np.asarray(examples, dtype=np.int64), n)
-    out = np.empty_like(places)
-    for epoch in np.unique(epochs):
-        inside = epochs == epoch
-        out[inside] = _epoch(n, seed, int(epoch))(places[inside])
-    return out

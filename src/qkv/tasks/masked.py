@@ -1,8 +1,9 @@
 """Masked language modelling: hide some tokens of a window, predict them from both sides, fill [MASK] in a text.
 
 Devlin et al. 2018 (arXiv 1810.04805). Loss is in nats per hidden token, a figure of its own that is never called bits
-per byte. Windows are packed full with text; every position is real except at the end of the last validation window.
-Where a window holds pieces of several documents, positions attend within their own and are counted from its beginning.
+per byte: tokens are predicted with their surroundings known, which is no code for the text. Windows are packed full
+with text; every position is real except at the end of the last validation window. Where a window holds pieces of
+several documents, positions attend within their own and are counted from its beginning.
 
 Two choices differ from 2018. **Rate**: training hides 30 % (`rate`) instead of 15 %, since a step's cost hardly depends
 on it while the number of answers learned from doubles. Wettig et al. 2023 (arXiv 2202.08005) find 15 % not optimal in
@@ -177,10 +178,6 @@ class Masked(TextTask):
             keys = np.stack([generator("mask", "validation", i).random(windows.shape[1]) for i in names])
             hidden = _hidden(keys, windows, real, special, VALIDATION_RATE)
             yield _batch(np.where(hidden, mask_id, windows), windows, hidden, None if real.all() else real, documents)
-
-    def bits_per_byte(self, corpus: "Corpus", nats: float) -> float | None:
-        """None: hidden tokens are predicted with their surroundings known, which is no code for the text."""
-        return None
 
     def sample_inputs(self, data: "Corpus") -> list[str]:
         """The first words of prose in the validation text, every fourth of them hidden; none where they are fewer."""

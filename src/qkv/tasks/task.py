@@ -30,12 +30,6 @@ MOST_PENALTY = 10.0
 """Of the length of a translation; 1 divides by the length, above that long ones win whatever they say."""
 
 
-def check_length_penalty(value: float) -> None:
-    """Raises ConfigError for one out of range."""
-    if not 0 <= value <= MOST_PENALTY:
-        raise ConfigError(f"length_penalty is {value:g}; expected a number from 0 to {MOST_PENALTY:g} (0.6 is usual)")
-
-
 Standing = Literal["better", "level", "worse"]
 
 
@@ -85,8 +79,9 @@ class PredictOptions:
             raise ConfigError(f"temperature is {self.temperature}; expected 0 (greedy) or a number above it")
         if self.beams is not None and self.beams < 1:
             raise ConfigError(f"beams is {self.beams}; expected 1 (greedy) or more")
-        if self.length_penalty is not None:
-            check_length_penalty(self.length_penalty)
+        if self.length_penalty is not None and not 0 <= self.length_penalty <= MOST_PENALTY:
+            expected = f"a number from 0 to {MOST_PENALTY:g} (0.6 is usual)"
+            raise ConfigError(f"length_penalty is {self.length_penalty:g}; expected {expected}")
         if self.top_k < 0:
             raise ConfigError(f"top_k is {self.top_k}; expected 0 (off) or a number of tokens")
         if not 0 < self.top_p <= 1:

@@ -6,6 +6,7 @@ as one. An example is a bucket of pairs of similar length (`qkv.data.buckets`). 
 (`beams`), and judged by BLEU. Sampling and back-translation are not made here.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,13 +146,7 @@ class Translate(Task[PairCorpus, EncoderDecoderLM]):
         value, interval = bleu(outputs, references)
         label = f"BLEU ({bleu_tokens(references)}, cased)"
         figures = {"bleu": Figure(value, interval, label), "accuracy": found.figures["accuracy"]}
-        return Evaluation(
-            loss=found.loss,
-            loss_interval=found.loss_interval,
-            figures=figures,
-            n_targets=found.n_targets,
-            n_windows=found.n_windows,
-        )
+        return dataclasses.replace(found, figures=figures)
 
     # answers
 

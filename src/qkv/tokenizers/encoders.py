@@ -49,10 +49,7 @@ class Encoded(NamedTuple):
 
 def most_workers() -> int:
     """One for each core that this process may use, up to eight."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, MOST_WORKERS))
 
 

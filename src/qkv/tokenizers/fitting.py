@@ -9,6 +9,7 @@ Unigram trainers do: two processes give two vocabularies for the same text.) Wor
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice, repeat
 
 import numpy as np
 
@@ -219,18 +220,8 @@ def _merges(
     return model["vocab"], merges
 
 
-def _repeated(counts: dict[str, int], at_a_time: int = 1 << 14) -> Iterator[str]:
+def _repeated(counts: dict[str, int]) -> Iterator[str]:
     """Each word as often as it was counted, since the trainer takes text and no counts."""
-    waiting: list[str] = []
-    n = 0
-    for word, count in counts.items():
-        while count:
-            taken = min(count, at_a_time)
-            waiting.append(" ".join([word] * taken))
-            count -= taken
-            n += taken
-            if n >= at_a_time:
-                yield " ".join(waiting)
-                waiting, n = [], 0
-    if waiting:
-        yield " ".join(waiting)
+    words = chain.from_iterable(map(repeat, counts, counts.values()))
+    while text := " ".join(islice(words, 1 << 14)):
+        yield text

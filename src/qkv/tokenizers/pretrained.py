@@ -48,9 +48,8 @@ def read_tokenizer(path: Path, rows: int = 0) -> tuple[tokenizers.Tokenizer, tok
         raise SourceError(f"no tokenizer in {str(path)!r}; expected {_EXPECTED}")
     own, source = found if isinstance(found, tuple) else (found, None)
     for side in filter(None, (own, source)):
-        ids = side.get_vocab(
-            with_added_tokens=True
-        ).values()  # the library's other calls allocate every id up to the largest
+        # the library's other calls allocate every id up to the largest
+        ids = side.get_vocab(with_added_tokens=True).values()
         if (largest := max(ids, default=0)) >= (most := 4 * len(ids) + 65_536):
             raise SourceError(
                 f"{str(path)!r} has {len(ids):,} tokens and an id of {largest:,}; expected ids below {most:,}"

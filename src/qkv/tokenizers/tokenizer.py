@@ -1,10 +1,8 @@
 """A tokenizer: text to ids and back, fitted to a text or read from files, always kept as an HF `tokenizer.json`.
 
-Six kinds are fitted: char, byte, word, bpe, wordpiece, unigram. Read are a `tokenizer.json`, a WordPiece
-`vocab.txt`, byte-level BPE as `encoder.json` + `vocab.bpe` or `vocab.json` + `merges.txt`, and the SentencePiece models
-of both sides of a translation (`source.spm`, `target.spm`, `vocab.json`). Text is always plain
-text: a special token spelled out in it, such as "[MASK]", is its letters, unless `encode(text, special=True)` asks
-for the token.
+Six kinds are fitted: char, byte, word, bpe, wordpiece, unigram (`fitting`); those that others published are read
+(`pretrained`). Text is always plain text: a special token spelled out in it, such as "[MASK]", is its letters, unless
+`encode(text, special=True)` asks for the token.
 """
 
 import contextlib

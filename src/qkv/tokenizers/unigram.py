@@ -126,8 +126,7 @@ def _log_shares(expected: np.ndarray, keep: np.ndarray) -> np.ndarray:
     The digamma step is Kudo's (and sentencepiece's): it starves rare pieces, as a Dirichlet prior of 0 would.
     """
     counts = np.where(keep, np.maximum(expected, 0.5), np.inf)
-    out = np.where(keep, _digamma(counts) - _digamma(np.array(expected[keep].sum())), -np.inf)
-    return out
+    return np.where(keep, _digamma(counts) - _digamma(np.array(expected[keep].sum())), -np.inf)
 
 
 def _digamma(x: np.ndarray) -> np.ndarray:
@@ -146,7 +145,7 @@ def _loss_without(
     """
     used = lattice.best_counts(scores, weights)
     rows = np.flatnonzero(np.isfinite(scores) & (sizes > 1) & (used > 0))
-    own = Substrings([table.pieces[i] for i in rows], LONGEST_PIECE, table.hashes)
+    own = Substrings(Letters([table.pieces[i] for i in rows]), LONGEST_PIECE, table.hashes)
     other = Lattice(own.proper()).best_scores(scores)
     hurt = np.where(sizes == 1, np.inf, 0.0)
     hurt[rows] = used[rows] * (scores[rows] - other)

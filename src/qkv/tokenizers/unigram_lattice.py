@@ -16,8 +16,8 @@ BLOCK_EDGES = 1 << 21
 BLOCK_NODES = 1 << 22
 """The same of nodes, places between letters times words."""
 
-_BASE = 0x9E3779B97F4A7C15
-_INVERSE = pow(_BASE, -1, 1 << 64)
+BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+INVERSE = pow(BASE, -1, 1 << 64)
 
 
 class Letters:
@@ -32,9 +32,9 @@ class Letters:
         self.word = np.repeat(np.arange(len(words), dtype=np.int32), self.sizes)
         """Which word each letter is of."""
         points = np.frombuffer(self.text.encode("utf-32-le"), dtype="<u4").astype(np.uint64) + np.uint64(1)
-        self._inverse = _powers(_INVERSE, len(points) + 1)
+        self._inverse = powers(INVERSE, len(points) + 1)
         with np.errstate(over="ignore"):
-            weighted = points * _powers(_BASE, len(points))
+            weighted = points * powers(BASE, len(points))
             self._sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(weighted, dtype=np.uint64)])
         self._left = (self.offsets[1:][self.word] - np.arange(len(points))).astype(np.int32)
 
@@ -49,32 +49,23 @@ class Letters:
 
 
 class Substrings:
-    """Every place in some words where a piece stands: of all substrings of up to `longest` letters, or some of them.
+    """Every place in some words where a piece of up to `longest` letters stands.
 
-    `among` are the hashes of the pieces that are meant, rising, which then have these numbers; without it a piece is a
-    substring that occurs, numbered by its hash.
+    `hashes` are those of the pieces that are meant, rising, which have these numbers.
     """
 
-    def __init__(self, words: list[str] | Letters, longest: int, among: np.ndarray | None = None) -> None:
-        self.letters = words if isinstance(words, Letters) else Letters(words)
+    def __init__(self, letters: Letters, longest: int, hashes: np.ndarray) -> None:
+        self.letters, self.hashes = letters, hashes
         self._groups: list[tuple[np.ndarray, np.ndarray]] = []
         """Of each length from 1: places, rising, and the piece that stands there; int32."""
-        found = [self.letters.hashes(self.letters.places(n), n) for n in range(1, longest + 1)] if among is None else []
-        self.hashes = np.unique(np.concatenate([*found, np.zeros(0, np.uint64)])) if among is None else among
-        """Of each piece, rising."""
         for length in range(1, longest + 1):
-            places = self.letters.places(length)
-            if not len(places) or not len(self.hashes):
+            places = letters.places(length)
+            if not len(places) or not len(hashes):
                 break
-            hashes = self.letters.hashes(places, length)
-            piece = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
-            there = self.hashes[piece] == hashes
+            found = letters.hashes(places, length)
+            piece = np.minimum(np.searchsorted(hashes, found), len(hashes) - 1)
+            there = hashes[piece] == found
             self._groups.append((places[there].astype(np.int32), piece[there].astype(np.int32)))
-
-    @property
-    def n_words(self) -> int:
-        """How many words there are."""
-        return len(self.letters.sizes)
 
     @cached_property
     def pieces(self) -> list[str]:
@@ -105,9 +96,9 @@ class Substrings:
 
     def n_edges(self) -> np.ndarray:
         """Places in each word, int64 [n_words]."""
-        counts = np.zeros(self.n_words, dtype=np.int64)
+        counts = np.zeros(len(self.letters.sizes), dtype=np.int64)
         for places, _ in self._groups:
-            counts += np.bincount(self.letters.word[places], minlength=self.n_words)
+            counts += np.bincount(self.letters.word[places], minlength=len(counts))
         return counts
 
     def proper(self) -> "Substrings":
@@ -121,7 +112,7 @@ class Substrings:
         return out
 
 
-def _powers(base: int, n: int) -> np.ndarray:
+def powers(base: int, n: int) -> np.ndarray:
     """base^0 ... base^(n-1) modulo 2^64."""
     factors = np.full(n, base, dtype=np.uint64)
     factors[:1] = 1

@@ -94,10 +94,10 @@ def _made(corpus: Corpus) -> tuple[JsonObject, np.ndarray]:
     """All of `Baselines` but what each token costs; and that."""
     with ThreadPoolExecutor(2) as pool:
         before, val = _texts(corpus)
-        alone, both = pool.submit(_xz_size, before), pool.submit(_xz_size, before + val)
+        alone, both = (pool.submit(lzma.compress, text, preset=6) for text in (before, before + val))
         orders, by_token = _ngrams(corpus)
         n_bytes = max(1, len(val) - val.count(b"\0"))  # the ends of documents are coded, and are no text
-        xz_bits_per_byte = 8 * (both.result() - alone.result()) / n_bytes
+        xz_bits_per_byte = 8 * (len(both.result()) - len(alone.result())) / n_bytes
     best = int(np.argmin(orders))
     nats = {"unigram": orders[0], "bigram": orders[1], "ngram": orders[best]}
     bits = {name: corpus.bits_per_byte(value) for name, value in nats.items()}
@@ -169,10 +169,6 @@ def _texts(corpus: Corpus) -> tuple[bytes, bytes]:
         if len(val) > XZ_WINDOW:
             break
     return bytes(before[-XZ_WINDOW:]), bytes(val[:XZ_WINDOW])
-
-
-def _xz_size(data: bytes) -> int:
-    return len(lzma.compress(data, preset=6))
 
 
 def _note(corpus: Corpus) -> str:

@@ -13,8 +13,9 @@ import logging
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -50,23 +51,24 @@ def class_folders(folder: Path) -> list[Path]:
     return [inner for inner in listed(folder) if inner.is_dir() and image_files(inner)]
 
 
-class ClassFiles(NamedTuple):
-    """What a folder of classes holds."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReadImages:
+    """One part of some images as it was read: labels are still names."""
 
     pixels: np.ndarray
     """uint8 [n, channels, height, width]"""
     names: np.ndarray
     """The class of each image, [n]."""
-    files: list[Path]
-    """The file of each."""
-    passed: list[Passed]
-    """What lies in the folder and is not read."""
     sha256: str
     """Of names and bytes."""
-    note: str
+    files: list[tuple[Path, int, int]]
+    """Each file with its first image and the bytes of one; what a file holds beside its images is its header."""
+    passed: list[Passed] = field(default_factory=list)
+    """What lies in the folder and is not read."""
+    note: str = ""
 
 
-def read_classes(folder: Path, size: int, shape: tuple[int, ...] | None) -> ClassFiles:
+def read_classes(folder: Path, size: int, shape: tuple[int, ...] | None) -> ReadImages:
     """All images of a folder with a folder for each class.
 
     Without `shape` (channels, height, width) the most frequent size counts, brought to a longer side of `size`, or of
@@ -103,7 +105,14 @@ def read_classes(folder: Path, size: int, shape: tuple[int, ...] | None) -> Clas
         )
     paths = [file for file, _ in files]
     names = np.array([name for _, name in files])
-    return ClassFiles(read_pictures(paths, shape), names, paths, passed, digest.hexdigest(), note)
+    return ReadImages(
+        pixels=read_pictures(paths, shape),
+        names=names,
+        sha256=digest.hexdigest(),
+        files=[(file, i, file.stat().st_size) for i, file in enumerate(paths)],
+        passed=passed,
+        note=note,
+    )
 
 
 def _unread(folder: Path, classes: list[Path]) -> list[Passed]:

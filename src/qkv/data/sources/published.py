@@ -63,12 +63,12 @@ class Published:
     @property
     def train_name(self) -> str:
         """The part for training in words."""
-        return self._named(self.train)
+        return named(self.train, self.folder)
 
     @property
     def measured_name(self) -> str:
         """The part of `measured` in words."""
-        return self._named(self.measured)
+        return named(self.measured, self.folder)
 
     def passed(self, *, read_validation: bool) -> list[Passed]:
         """What of it is not read; its validation part neither, where another source is given for that."""
@@ -94,16 +94,13 @@ class Published:
             used.append(f"{validation} for validation" if validation else f"minus {minus}")
             alone = (*self.validation, *self.test)
         elif self.validation:
-            used.append(f"{self._named(self.validation)} for validation")
+            used.append(f"{named(self.validation, self.folder)} for validation")
         unread = [
-            f"{self._named(paths)} {what}"
+            f"{named(paths, self.folder)} {what}"
             for paths, what in ((alone, "left alone"), (self.others, "left out"))
             if paths
         ]
         return "; ".join((f"published split: {', '.join(used)}", *unread))
-
-    def _named(self, paths: Sequence[Path]) -> str:
-        return named(paths, self.folder)
 
 
 def named(paths: Sequence[Path], folder: Path) -> str:

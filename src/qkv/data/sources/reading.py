@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from qkv.errors import MissingExtra, SourceError, first_line, missing_file, typed
+from qkv.folder.run_folder import sha256_of
 from qkv.installing import install
 from qkv.signatures import HEAD, annotation, is_pointer, refuse_pointer, signature_of, signature_of_file
 
@@ -273,7 +274,7 @@ def examine(path: Path, *, annotated: bool = False) -> FileFacts:
     if blank:
         raise SourceError(f"{str(path)!r} is empty; expected text" if not n_bytes else f"{str(path)!r} is blank")
     content = digest.hexdigest()
-    sha256 = _file_digest(path) if path.suffix in PACKED else content
+    sha256 = sha256_of(path) if path.suffix in PACKED else content
     return FileFacts(sha256=sha256, content=content, n_bytes=n_bytes, n_raw=n_raw, marks=marks)
 
 
@@ -281,13 +282,8 @@ def _examine_parquet(path: Path) -> FileFacts:
     with _parquet(path) as file:
         about = file.metadata
         n_bytes = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-    digest = _file_digest(path)
+    digest = sha256_of(path)
     return FileFacts(sha256=digest, content=digest, n_bytes=n_bytes, n_raw=n_bytes)
-
-
-def _file_digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def size_of(path: Path) -> int:

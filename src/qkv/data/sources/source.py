@@ -183,10 +183,9 @@ def _open(config: DataConfig, cache: Path | None, measured: bool) -> Source:
         raise SourceError(
             f"{config.source!r} is a device or a pipe; save it as a file first, it is read more than once"
         )
-    if is_table(path):
-        return _table(path, config)
-    _no_columns(config, f"{config.source!r} is one text and")
-    return _text_file(path)
+    if not is_table(path):
+        _no_columns(config, f"{config.source!r} is one text and")
+    return _file(path, config)
 
 
 def _no_columns(config: DataConfig, what: str) -> None:
@@ -298,21 +297,6 @@ def source_file(path: Path, facts: FileFacts, layout: TableFormat | None = None)
     return SourceFile(path=path, n_bytes=facts.n_bytes, n_raw=facts.n_raw, layout=layout)
 
 
-def _text_file(path: Path) -> Source:
-    facts = examine(path)
-    return Source(
-        name=source_name(path),
-        kind="text",
-        sha256=facts.sha256,
-        content=facts.content,
-        n_bytes=facts.n_bytes,
-        text_file=path,
-        read=lambda start, stop: text_chunks(path, start, stop),
-        files=(source_file(path, facts),),
-        marks=facts.marks,
-    )
-
-
 def _layout(path: Path, config: DataConfig) -> TableFormat:
     layout = table_format(path, config.text_column, config.label_column)
     if layout.others:
@@ -321,18 +305,20 @@ def _layout(path: Path, config: DataConfig) -> TableFormat:
     return layout
 
 
-def _table(path: Path, config: DataConfig) -> Source:
+def _file(path: Path, config: DataConfig) -> Source:
+    """One text, or a table."""
     facts = examine(path)
-    layout = _layout(path, config)
+    layout = _layout(path, config) if is_table(path) else None
     file = source_file(path, facts, layout)
     return Source(
         name=source_name(path),
-        kind=layout.kind,
+        kind=layout.kind if layout else "text",
         sha256=facts.sha256,
         content=facts.content,
         n_bytes=facts.n_bytes,
-        read=lambda start, stop: _chunks([file]),
-        note=f"text from column {layout.text!r}" if layout.text else "",
+        text_file=None if layout else path,
+        read=lambda start, stop: _chunks([file]) if layout else text_chunks(path, start, stop),
+        note=f"text from column {layout.text!r}" if layout and layout.text else "",
         files=(file,),
         marks=facts.marks,
     )

@@ -282,7 +282,7 @@ def choose_text(where: str, columns: tuple[str, ...], rows: list[dict], asked: s
         if given and given not in columns:
             raise SourceError(f"{unknown('column', given, columns)} ({option}, in {where!r})")
     if asked:
-        _check_single(where, columns, asked)
+        check_single(where, columns, asked)
         return asked
     lengths = {name: 0 for name in columns if name and name != label}
     for row in rows:
@@ -304,11 +304,12 @@ def choose_text(where: str, columns: tuple[str, ...], rows: list[dict], asked: s
     by_name = [name for wanted in TEXT_NAMES for name in filled if name.lower() == wanted]
     found = by_name[0] if by_name else max(filled, key=lambda name: lengths[name])
     for name in (found, label):
-        _check_single(where, columns, name)
+        check_single(where, columns, name)
     return found
 
 
-def _check_single(where: str, columns: tuple[str, ...], name: str) -> None:
+def check_single(where: str, columns: tuple[str, ...], name: str) -> None:
+    """Raises SourceError where several columns have that name."""
     if columns.count(name) > 1:
         raise SourceError(f"{where!r} has {columns.count(name)} columns called {name!r}; give them names that differ")
 

@@ -101,16 +101,16 @@ def check_replay(
         check_device(config.machine.device, "the run was made on one")
         corpus = find_task(config.task).load(kept_data(folder, config), cache=cache)
         same_data(folder, config, corpus)
+        zero = next((one for one in found if one.step == 0 and one.has_weights), None)
         for segment in chosen:
             if not (config.training.schedule.steps or _horizon(segment)):
                 notes.append("updates before the number of steps that fit the minutes was known are not made again")
                 continue
             parts = taught(assemble(config, corpus, resumed_at=segment.first), folder)
-            if segment.start is None:
-                faults += _start(parts, found, notes)
-            else:  # what changes wrote at step 0 is not written again
-                zero = next((one for one in found if one.step == 0 and one.has_weights), None)
-                parts.start.update({} if zero is None else load_tensors(zero.path / "model.safetensors"))
+            if zero is not None and segment.start is None:
+                faults += _start(parts, zero, notes)
+            elif zero is not None:  # what changes wrote at step 0 is not written again
+                parts.start.update(load_tensors(zero.path / "model.safetensors"))
             faults += _replay(folder, parts, segment, notes, exact=not elsewhere)
             done.append(f"{segment.first} to {segment.last}")
     except (UserError, OSError) as error:
@@ -133,11 +133,8 @@ def _elsewhere(folder: RunFolder, config: RunConfig) -> list[str]:
     return list(dict.fromkeys(found)) or ([] if sessions else ["it was not written down where the run was made"])
 
 
-def _start(parts: Parts, found: Sequence[Standing], notes: list[str]) -> list[Fault]:
+def _start(parts: Parts, zero: Standing, notes: list[str]) -> list[Fault]:
     """The weights of step 0 are those that seed, configuration and changes give; the kept ones are then loaded."""
-    zero = next((one for one in found if one.step == 0 and one.has_weights), None)
-    if zero is None:
-        return []
     saved = load_tensors(zero.path / "model.safetensors")
     differing = _differing(saved, parts.catalogue.state())
     if not differing:

@@ -54,14 +54,12 @@ class MultiLabel(Classify):
 
     def yardstick_nats(self, data: Examples) -> float:
         """The mean entropy of the training labels."""
-        assert data.train.wanted is not None
-        share = np.clip(data.train.wanted.mean(0, dtype=np.float64), 1e-9, 1 - 1e-9)
+        share = np.clip(_wanted(data.train).mean(0, dtype=np.float64), 1e-9, 1 - 1e-9)
         return float(-(share * np.log(share) + (1 - share) * np.log(1 - share)).mean())
 
     def baselines(self, data: Examples, sizes: Sizes, cache: Path | None) -> Yardsticks:
         """The labels that give every text the highest micro F1 in training, and logistic regression for each label."""
-        assert data.train.wanted is not None
-        wanted, val, (linear, held) = data.train.wanted, data.val, data.linear
+        wanted, val, (linear, held) = _wanted(data.train), data.val, data.linear
         share = np.clip(wanted.mean(0, dtype=np.float64), 1e-9, 1 - 1e-9)
         always, said = np.tile(np.log(share / (1 - share)), (len(val), 1)), linear.scores(val.texts)
         commonest = sigmoid(always) >= best_threshold(np.tile(share, (len(wanted), 1)), wanted)
@@ -74,8 +72,7 @@ class MultiLabel(Classify):
 
     def _weighed(self, data: Examples) -> np.ndarray:
         """The labels of the texts that the parts are weighed on."""
-        assert data.train.wanted is not None
-        return data.train.wanted[data.weighed]
+        return _wanted(data.train)[data.weighed]
 
     def uniform(self, batch: Batch, labels: np.ndarray, seed: int, step: int, examples: np.ndarray) -> Batch:
         """Every label of every text is there or not by an even draw."""
@@ -106,8 +103,7 @@ class MultiLabel(Classify):
     # figures
 
     def _nats_of(self, said: np.ndarray, part: Labelled) -> np.ndarray:
-        assert part.wanted is not None
-        return of_sets(part.wanted.astype(np.float64))(said)[0] / said.shape[1]
+        return of_sets(_wanted(part).astype(np.float64))(said)[0] / said.shape[1]
 
     def _metric(self, said: np.ndarray, part: Labelled, of: str = "", which: int = 0) -> Figure:
         return Figure(*_micro(sigmoid(said) >= self._threshold(which), part), f"micro F1{of}")
@@ -118,8 +114,7 @@ class MultiLabel(Classify):
 
     def _judged(self, said: np.ndarray, part: Labelled) -> dict[str, Figure]:
         given = sigmoid(said) >= self._threshold()
-        assert part.wanted is not None
-        exact = float((given == (part.wanted > 0)).all(1).mean())
+        exact = float((given == (_wanted(part) > 0)).all(1).mean())
         return {
             "micro_f1": self._metric(said, part),
             "macro_f1": Figure(*_macro(given, part), "macro F1"),
@@ -168,10 +163,15 @@ def best_threshold(probabilities: np.ndarray, wanted: np.ndarray) -> float:
     return float((flat[best] + flat[best + 1]) / 2) if best + 1 < len(flat) else float(flat[-1])
 
 
+def _wanted(part: Labelled) -> np.ndarray:
+    """The labels of each text: float32 [n, n_labels]."""
+    assert part.wanted is not None
+    return part.wanted
+
+
 def _counts(given: np.ndarray, part: Labelled) -> tuple[np.ndarray, np.ndarray]:
     """(2 TP, 2 TP + FP + FN) of each text and label: float64 [n, n_labels] each."""
-    assert part.wanted is not None
-    right = part.wanted > 0
+    right = _wanted(part) > 0
     return 2.0 * (given & right), given.astype(np.float64) + right
 
 
@@ -184,6 +184,5 @@ def _micro(given: np.ndarray, part: Labelled) -> tuple[float, tuple[float, float
 def _macro(given: np.ndarray, part: Labelled) -> tuple[float, tuple[float, float]]:
     """The mean F1 of the labels that a text has, with the interval of a bootstrap over texts."""
     hits, size = _counts(given, part)
-    assert part.wanted is not None
-    known = part.wanted.any(0)
+    known = _wanted(part).any(0)
     return bootstrap(hits[:, known], size[:, known])

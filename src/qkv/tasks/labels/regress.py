@@ -20,12 +20,10 @@ from qkv.data.examples import Examples, Labelled
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.tasks.classify import Classify
-from qkv.tasks.evaluation import evaluate, ratio_interval
+from qkv.tasks.evaluation import NORMAL, evaluate, ratio_interval
 from qkv.tasks.figures import Evaluation, Figure
 from qkv.tasks.task import PredictOptions, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
-
-_NORMAL = 1.959963984540054
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +95,7 @@ def _correlation(x: np.ndarray, y: np.ndarray, label: str, spread: float) -> Fig
     if len(x) < 4 or not x.std() or not y.std():
         return Figure(None, None, label, "predictions or values do not differ")
     r = float(np.corrcoef(x, y)[0, 1])
-    reach = _NORMAL * np.sqrt(spread / (len(x) - 3))
+    reach = NORMAL * np.sqrt(spread / (len(x) - 3))
     z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))
     return Figure(r, (float(np.tanh(z - reach)), float(np.tanh(z + reach))), label)
 

@@ -27,14 +27,14 @@ from qkv.data.baseline.classes import labelled_baselines
 from qkv.data.baseline.linear import Linear, log_softmax
 from qkv.data.baseline.words import Counted, OfWords
 from qkv.data.examples import Cut, Examples, Labelled, LabelledWords, labelled_words
-from qkv.data.packing import pack_rows
+from qkv.data.packing import once_an_epoch, pack_rows
 from qkv.data.sources.tagged import OUTSIDE, words_of
 from qkv.jsontypes import JsonObject
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.randomness import uniforms
 from qkv.tasks.batch import Batch, Drop
-from qkv.tasks.classify import PREDICTED, Classify, batch_of, once_an_epoch, text_logits
+from qkv.tasks.classify import PREDICTED, Classify, batch_of, text_logits
 from qkv.tasks.combined import Combined
 from qkv.tasks.evaluation import bootstrap
 from qkv.tasks.figures import Figure
@@ -101,7 +101,8 @@ class Tag(Classify):
         """Every piece once an epoch, in an order of its own; see `Task.train_batch`."""
         part, index = _words(corpus.train), np.asarray(examples, dtype=np.int64)
         pieces = part.pieces(sizes.n_ctx)
-        chosen = pieces[once_an_epoch(np.flatnonzero(~corpus.held[pieces[:, 0]]), seed, index)]
+        free = np.flatnonzero(~corpus.held[pieces[:, 0]])
+        chosen = pieces[free[once_an_epoch(len(free), seed, "texts", index)]]
         ids, lengths, words = part.cut(chosen, sizes.n_ctx)
         unknown = corpus.tokenizer.unknown_id
         if self.word_dropout and unknown is not None:
