@@ -185,7 +185,7 @@ def test_notes_of_cross_attention_are_plain_means(texts):
 
 def test_a_live_page_answers_with_all_three_and_takes_a_target(run):
     desk = Desk(Viewer(run.path))
-    found = desk.answer("attention", {"text": f"{SOURCE} => the dog sees"}).texts
+    found = desk.answer("attention", {"text": f"{SOURCE} => the dog sees"})["texts"]
     assert [text.site for text in found] == ["cross", "enc", "dec"]
     assert "".join(found[0].tokens[:-1]).replace("\u2423", " ").split() == ["the", "dog", "sees"]
     assert {text.source for text in found} == {f"{SOURCE} => the dog sees"}  # what another step is asked for
@@ -196,15 +196,15 @@ def test_a_long_source_is_shown_by_itself_and_one_token_is_enough(small_pairs, t
     options = dict(task="translate", steps=1, set=sizes, precision="fp32", threads=1, report=False)
     desk = Desk(Viewer(qkv.train(source, out=tmp_path / "run", **options).path))
     pair = f"{'hier ' * 300} => {'the dog ' * 100}"
-    (text,) = desk.answer("attention", {"text": pair}).texts
+    (text,) = desk.answer("attention", {"text": pair})["texts"]
     alone = read_source(desk.viewer, pair, 2048)
     assert text.tile and text.site == "enc" and text.tokens == alone.tokens and text.tokens[-1] == "[END]"
     with torch.inference_mode():
         _, record = desk.viewer.reader().forward_recorded(alone.ids)
     line = desk.answer("line", {"text": pair, "head": 1, "position": 5})
-    reads = np.frombuffer(base64.b64decode(line.reads.data), "<f4")
+    reads = np.frombuffer(base64.b64decode(line["reads"].data), "<f4")
     np.testing.assert_allclose(reads, record["L0.pattern"][0, 1, 5].numpy(), atol=1e-6)
-    assert [one.site for one in desk.answer("attention", {"text": "."}).texts] == ["cross", "enc", "dec"]
+    assert [one.site for one in desk.answer("attention", {"text": "."})["texts"]] == ["cross", "enc", "dec"]
 
 
 @pytest.mark.browser

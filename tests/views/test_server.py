@@ -371,7 +371,7 @@ def test_a_page_forgets_the_steps_that_a_rollback_took_back(make):
     drifts = lambda: page.sections(["map"])["map"].values["drift"].data  # noqa: E731
     page.purse = Purse(cost=lambda: 0.0)
     asked = {"text": text, "step": 256, "position": 40}
-    before, reads = drifts(), [page.desk.answer("line", asked).reads.data]
+    before, reads = drifts(), [page.desk.answer("line", asked)["reads"].data]
     with Store(run.folder / "telemetry.sqlite") as store:
         store.drop_after(512)
         store.add_event(512, "rollback 1", "the loss spiked; back to step 512")
@@ -380,8 +380,8 @@ def test_a_page_forgets_the_steps_that_a_rollback_took_back(make):
     save_file(run.start, run.folder / "checkpoints" / "step-00000256" / "model.safetensors")
     with Sections(run.folder) as fresh:
         assert drifts() == fresh.map().values["drift"].data != before
-    reads.append(page.desk.answer("line", asked).reads.data)
-    assert reads[0] != reads[1] == Desk(Viewer(run.folder)).answer("line", asked).reads.data
+    reads.append(page.desk.answer("line", asked)["reads"].data)
+    assert reads[0] != reads[1] == Desk(Viewer(run.folder)).answer("line", asked)["reads"].data
 
 
 def test_a_page_that_was_opened_before_the_tokenizer_was_written_can_be_asked_when_it_is(make):
@@ -394,7 +394,7 @@ def test_a_page_that_was_opened_before_the_tokenizer_was_written_can_be_asked_wh
     assert page.desk is None and page.payload().host.can == ()
     tokenizer.write_bytes(written)
     assert "attention" in page.payload().host.can
-    assert page.desk is page.desk and page.desk.answer("attention", {"text": TEXT}).texts
+    assert page.desk is page.desk and page.desk.answer("attention", {"text": TEXT})["texts"]
     assert pulse_of(run.folder).edition != before.edition  # by which the page opens itself again
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from qkv.changes.ops import OPS
 from qkv.errors import ChangeError, unknown
-from qkv.models.addresses import parse_selector, split_outside
+from qkv.models.addresses import parse_selector, short, split_outside
 
 _FORM = "SEL=op(args)@from..to, for example W_E=freeze, L0.W_Q=identity or L*.W_O=random(0.02)@0..100"
 
@@ -58,11 +58,11 @@ def parse_change(text: str) -> Change:
     """
     pieces = split_outside(text, "=")
     if len(pieces) != 2:
-        raise ChangeError(f"{_short(text)} is not a change; expected {_FORM}")
+        raise ChangeError(f"{short(text)} is not a change; expected {_FORM}")
     selector, action = (piece.strip() for piece in pieces)
     match = re.fullmatch(r"([A-Za-z_]+)\s*(?:\((.*)\))?\s*(?:@([^()]*))?", action, re.DOTALL)
     if match is None:
-        raise ChangeError(f"{_short(text)}: {_short(action)} is not an op; expected {_FORM}")
+        raise ChangeError(f"{short(text)}: {short(action)} is not an op; expected {_FORM}")
     op, inner, window = match[1], match[2] or "", match[3]
     if op not in OPS:
         raise ChangeError(unknown("op", op[:40], OPS))
@@ -71,11 +71,9 @@ def parse_change(text: str) -> Change:
     start, stop = (0, None) if window is None else _window(window, text)
     change = Change(selector, op, args, start, stop, train)
     if op in ("share", "lora") and change.window:
-        raise ChangeError(f"{_short(text)}: {op} holds from the first step to the last; expected no window")
+        raise ChangeError(f"{short(text)}: {op} holds from the first step to the last; expected no window")
     if stop is not None and not (change.holds or OPS[op].on_activations):
-        raise ChangeError(
-            f"{_short(text)}: {op} acts once, so ..{stop} has no effect; expected @{start}.. or no window"
-        )
+        raise ChangeError(f"{short(text)}: {op} acts once, so ..{stop} has no effect; expected @{start}.. or no window")
     return change
 
 
@@ -132,14 +130,9 @@ def _window(text: str, change: str) -> tuple[int, int | None]:
     match = re.fullmatch(r"\s*([0-9]{1,12})?\s*\.\.\s*([0-9]{1,12})?\s*", text)
     if match is None or not (match[1] or match[2]):
         raise ChangeError(
-            f"{_short(change)}: @{text[:40]} is not a window; expected steps as @100..200, @100.. or @..200"
+            f"{short(change)}: @{text[:40]} is not a window; expected steps as @100..200, @100.. or @..200"
         )
     start, stop = int(match[1] or 0), int(match[2]) if match[2] else None
     if stop is not None and stop <= start:
-        raise ChangeError(f"{_short(change)}: no step is from {start} up to and not with {stop}; the window is empty")
+        raise ChangeError(f"{short(change)}: no step is from {start} up to and not with {stop}; the window is empty")
     return start, stop
-
-
-def _short(text: str) -> str:
-    """The user's own words in an error, cut where they are long."""
-    return repr(text if len(text) <= 80 else text[:77] + "...")

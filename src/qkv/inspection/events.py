@@ -13,7 +13,7 @@ import numpy as np
 
 from qkv.inspection.changepoints import change
 from qkv.inspection.stored_run import recorded
-from qkv.telemetry import RUN_ARM, Telemetry
+from qkv.telemetry import RUN_ARM, Evaluation, Telemetry
 from qkv.words import number, percent
 
 
@@ -209,8 +209,8 @@ def over_fitting(telemetry: Telemetry, arm: int) -> list[Happening]:
     if best is None or len(found) < 3 or best.loss <= 0 or found[-1].loss < (1 + OVER_FITTING) * best.loss:
         return []
     last = found[-1]
-    if best.train_loss is not None and last.train_loss is not None and last.train_loss >= best.train_loss:
-        return []  # both rose: it diverged
+    if both_rose(best, last):
+        return []
     sentence = (
         f"Overfitting begins at step {best.step:,}: the validation loss rose from {number(best.loss, 3)} to "
         f"{number(last.loss, 3)} by step {last.step:,}"
@@ -219,6 +219,11 @@ def over_fitting(telemetry: Telemetry, arm: int) -> list[Happening]:
     return [
         Happening(step=best.step, kind="over-fitting", sentence=sentence, weight=0.8, measure="loss", evidence=evidence)
     ]
+
+
+def both_rose(best: Evaluation, last: Evaluation) -> bool:
+    """Whether the training loss rose as well: it diverged, which is not overfitting."""
+    return best.train_loss is not None and last.train_loss is not None and last.train_loss >= best.train_loss
 
 
 DETECTORS: tuple[Detector, ...] = (explosions, over_fitting, specialists, collapses, saturation, plateau, dead_heads)

@@ -297,6 +297,7 @@ class Passes:
 
     def found(self, shares: dict[str, Tensor], one: dict[str, Tensor]) -> Patching:
         """What was found: shares of whole activations by name, and of those that were asked for by address."""
+        heads = [share for name, share in shares.items() if name.endswith(".z")]
         return Patching(
             tokens=self._first.tokens,
             others=self._others,
@@ -304,7 +305,7 @@ class Passes:
             answers=(self._a, self._b),
             odds=self._odds,
             shares=self._by_layer(shares),
-            heads=self._by_head(shares),
+            heads=torch.stack(heads) if heads else None,
             one=one,
         )
 
@@ -316,8 +317,3 @@ class Passes:
             for kind, parts in kinds.items()
         }
         return {kind: torch.stack(each) for kind, each in rows.items() if each}
-
-    def _by_head(self, found: dict[str, Tensor]) -> Tensor | None:
-        """[layer, head]."""
-        rows = [shares for name, shares in found.items() if name.endswith(".z")]
-        return torch.stack(rows) if rows else None

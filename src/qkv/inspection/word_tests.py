@@ -79,7 +79,7 @@ def answered(vectors: Vectors, sections: Mapping[str, Sequence[Sequence[str]]]) 
         add, mul = (sum(int(part[k].sum()) for part in right) for k in (0, 1))
         out.append(_section(name, len(questions), len(asked), add, mul, len(unit)))
     n_questions, n_asked = sum(s.n_questions for s in out), sum(s.n_asked for s in out)
-    add, mul = (sum(round((value or 0.0) * s.n_asked) for s, value in pairs) for pairs in _scores(out))
+    add, mul = (sum(round((getattr(s, score) or 0.0) * s.n_asked) for s in out) for score in ("add", "mul"))
     return [*out, _section("all", n_questions, n_asked, add, mul, len(unit))]
 
 
@@ -104,11 +104,6 @@ def similarity(vectors: Vectors, path: Path) -> Similarity:
     return Similarity(
         n_pairs=len(pairs), n_scored=n, spearman=rho, interval=(math.tanh(z - reach), math.tanh(z + reach))
     )
-
-
-def _scores(sections: list[Section]) -> tuple[list[tuple[Section, float | None]], ...]:
-    """Each section with its share by 3CosAdd, and with that by 3CosMul."""
-    return [(s, s.add) for s in sections], [(s, s.mul) for s in sections]
 
 
 def _unit(vectors: Vectors) -> np.ndarray:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +22,7 @@ BLOCK_BYTES = 1 << 24
 """Room for a block of scores, in the exact fallback and for the largest score."""
 
 
-@dataclass(frozen=True)
-class Expectations:
+class Expectations(NamedTuple):
     """Of every row."""
 
     lse: Float64[Tensor, "batch n_heads query_pos"]
@@ -31,10 +31,6 @@ class Expectations:
     """E_p[s_ij], with k centred"""
     position: Float64[Tensor, "batch n_heads query_pos"]
     """E_p[j]"""
-
-    def without_the_last(self) -> "Expectations":
-        """Of all sequences but the last."""
-        return Expectations(self.lse[:-1], self.score[:-1], self.position[:-1])
 
 
 @dataclass(frozen=True, kw_only=True)

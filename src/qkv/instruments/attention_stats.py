@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.instruments.attention_rows import Rows, centred, expectations, largest_scores
+from qkv.instruments.attention_rows import Expectations, Rows, centred, expectations, largest_scores
 from qkv.instruments.measures.attention import INDUCTION
-from qkv.instruments.registry import MEASURES, OF_ATTENTION, STATISTICS
+from qkv.instruments.registry import MEASURES, STATISTICS
 from qkv.shapes import Bool, Float, Float64, Int
 
 __all__ = ["INDUCTION", "STATISTICS", "attention_stats", "induction_score"]
@@ -108,11 +108,11 @@ def _rows(q: Tensor, k: Tensor, *, scale: float, causal: bool, itself: bool, per
     repeated = q.new_empty(0)
     if period:
         repeated = _induction(q[-1:], k[-1:], found.lse[-1:], scale, period)
-        q, k, shift, found = q[:-1], k[:-1], shift[:-1], found.without_the_last()
+        q, k, shift, found = q[:-1], k[:-1], shift[:-1], Expectations(*(part[:-1] for part in found))
     top = largest_scores(q, k, scale=scale, causal=causal)
     rows = Rows(q=q, k=k, scale=scale, causal=causal, itself=itself, found=found, top=top, shift=shift)
     skip = 1 if causal else 0
-    told = {name: of(rows)[:, :, skip:].transpose(0, 1).flatten(1).cpu().numpy() for name, of in OF_ATTENTION.items()}
+    told = {name: of(rows)[:, :, skip:].transpose(0, 1).flatten(1).cpu().numpy() for name, of in STATISTICS.items()}
     return told | {INDUCTION: repeated[0].cpu().numpy()} if period else told
 
 

@@ -158,7 +158,8 @@ class Account(Generic[ModelT]):
         odd = self._sum_at(start, moved, range(1, n, 2), n)
         even = self._sum_at(start, moved, range(2, n, 2), n)
         while True:
-            earned = _simpson(ends, odd, even, moved, n)
+            parts = zip(ends, odd, even, moved, strict=True)  # Simpson: moved (ends + 4 odd + 2 even) / (3 n)
+            earned = [(e.double() + 4 * o.double() + 2 * v.double()) * d.double() / (3 * n) for e, o, v, d in parts]
             error = sum(float(part.sum()) for part in earned) - (self.loss - before)
             if abs(error) <= tolerance or 2 * n > 2 * self._config.most_panels:
                 return earned
@@ -184,14 +185,6 @@ class Account(Generic[ModelT]):
             found = torch.autograd.grad(nats / n, self._parameters, allow_unused=True, materialize_grads=True)
         self.n_passes += 1
         return float(nats.detach()) / n, [gradient.clone() for gradient in found]
-
-
-def _simpson(
-    ends: Sequence[Tensor], odd: Sequence[Tensor], even: Sequence[Tensor], moved: Sequence[Tensor], n: int
-) -> list[Tensor]:
-    """moved (ends + 4 odd + 2 even) / (3 n), float64: sums of gradients at the ends, the odd and the even nodes."""
-    parts = zip(ends, odd, even, moved, strict=True)
-    return [(e.double() + 4 * o.double() + 2 * v.double()) * d.double() / (3 * n) for e, o, v, d in parts]
 
 
 class Ledger(Observer):

@@ -18,7 +18,7 @@ from qkv.instruments.measures.measure import N_SINGULAR
 from qkv.instruments.pieces import entry_row, head_rows
 from qkv.instruments.probe import Probe
 from qkv.instruments.readings import MatrixReading
-from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, OF_CIRCUIT, OF_MATRIX, OF_SPECTRUM, SPECTRAL
+from qkv.instruments.registry import ANGLES, CIRCUIT, LIGHT, MEASURES, SPECTRAL
 from qkv.instruments.spectra import (
     Blocks,
     Circuit,
@@ -124,7 +124,7 @@ class Measurements:
         head_debias = np.repeat(debias, [entry.n_heads for entry in self.entries])
         whole = replace(reading, unclip=unclip, debias=debias)
         parts = replace(self.passes.by_head(), unclip=unclip, debias=head_debias)
-        values = np.stack([np.concatenate([OF_MATRIX[name](whole), OF_MATRIX[name](parts)]) for name in names])
+        values = np.stack([np.concatenate([LIGHT[name](whole), LIGHT[name](parts)]) for name in names])
         self._add(step, names, self._ids, np.concatenate([values, values[:, self._copies]], axis=1))
 
     def circuits(self, step: int, *, updated: bool) -> None:
@@ -144,7 +144,7 @@ class Measurements:
             alike = [self._circuits[i].is_qk and not self._circuits[i].is_crossed for i in chosen]
             reading.symmetric[~np.array(alike)] = np.nan
             ids = [self._circuit_ids[i] for i in chosen]
-            self._add(step, CIRCUIT, ids, np.stack([of(reading) for of in OF_CIRCUIT.values()]))
+            self._add(step, CIRCUIT, ids, np.stack([of(reading) for of in CIRCUIT.values()]))
 
     def attention(self, step: int) -> None:
         """What every head attends to on the probe."""
@@ -371,7 +371,7 @@ class Measurements:
             self.n_numbers += values.size
 
     def _add_spectra(self, step: int, ids: Sequence[int], values: np.ndarray, turned: np.ndarray) -> None:
-        columns = [of(values) for of in OF_SPECTRUM.values()]
+        columns = [of(values) for of in SPECTRAL.values()]
         self._add(step, (*SPECTRAL, "rotation"), ids, np.stack([*columns, turned]))
 
     def _add_top(self, step: int, address: str, spectrum: np.ndarray) -> None:

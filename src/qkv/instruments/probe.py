@@ -103,11 +103,6 @@ class _Attention:
     causal: bool
     itself: bool
 
-    @property
-    def addresses(self) -> list[tuple[str, int, int]]:
-        """(address, layer, head) of each pattern."""
-        return [(f"{self.name}.H{head}.pattern", self.layer, head) for head in range(self.module.n_heads)]
-
 
 def _attentions(model: nn.Module) -> list[_Attention]:
     """Every attention of a model in the order of its forward pass; none where it has none of the kind known here."""
@@ -186,7 +181,8 @@ class Probe:
 
     def addresses(self, model: nn.Module) -> list[tuple[str, int, int]]:
         """(address, layer, head) of every pattern that `read` speaks of, in its order."""
-        return [row for attention in _attentions(model) for row in attention.addresses]
+        heads = ((each, head) for each in _attentions(model) for head in range(each.module.n_heads))
+        return [(f"{each.name}.H{head}.pattern", each.layer, head) for each, head in heads]
 
     @property
     def measures(self) -> tuple[str, ...]:

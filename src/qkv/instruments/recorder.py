@@ -81,8 +81,8 @@ class Recorder(RunLog):
         return self.watching is not None
 
     def reads(self, step: int) -> bool:
-        """Where matrices are looked at."""
-        return self.looks_at(step)
+        """Whether matrices are looked at after the update that leads to `step`."""
+        return self.watching is not None and self.watching.wants(step)
 
     def on_start(self, context: RunContext) -> None:
         """Register every matrix and measure; at step 0 take the first look."""
@@ -114,14 +114,14 @@ class Recorder(RunLog):
 
     def before_update(self, record: StepRecord) -> None:
         """Keep the weights."""
-        if self._looks is not None and self.looks_at(record.step):
+        if self._looks is not None and self.reads(record.step):
             with self._watching("matrices"):
                 self._looks.passes.before_update()
 
     def after_update(self, record: StepRecord) -> None:
         """Record the losses, and measure every matrix if the schedule says so."""
         super().after_update(record)
-        if self._looks is not None and self.looks_at(record.step):
+        if self._looks is not None and self.reads(record.step):
             self._look(record.step, updated=True, total=record.grad_norm)
 
     def on_evaluation(self, evaluation: EvaluationRecord) -> None:
@@ -151,10 +151,6 @@ class Recorder(RunLog):
         }
 
     # inside
-
-    def looks_at(self, step: int) -> bool:
-        """Whether matrices are looked at after the update that leads to `step`."""
-        return self.watching is not None and self.watching.wants(step)
 
     def _look_at_rest(self, step: int) -> None:
         if self._looks is not None and step != self._last_look:

@@ -58,23 +58,19 @@ def _guarded(name: str, of: F) -> F:
     return cast(F, guarded)
 
 
-OF_MATRIX = _Functions(lambda item: item.of_matrix)
-LIGHT = OF_MATRIX
+LIGHT = _Functions(lambda item: item.of_matrix)
 """Taken of every catalogue entry and every head around an update."""
 
 AT_REST = _Functions(lambda item: item.of_matrix if item.at_rest else None)
 """Those that need no update."""
 
-OF_CIRCUIT = _Functions(lambda item: item.of_circuit)
-CIRCUIT = OF_CIRCUIT
+CIRCUIT = _Functions(lambda item: item.of_circuit)
 """Taken of the circuits QK and OV; `symmetric_share` of QK only."""
 
-OF_SPECTRUM = _Functions(lambda item: item.of_spectrum)
-SPECTRAL = OF_SPECTRUM
+SPECTRAL = _Functions(lambda item: item.of_spectrum)
 """Taken of every matrix, head and circuit."""
 
-OF_ATTENTION = _Functions(lambda item: item.of_attention)
-STATISTICS = OF_ATTENTION
+STATISTICS = _Functions(lambda item: item.of_attention)
 """Taken of what every head attends to on the probe."""
 
 ANGLES = ("angle_to_k", "angle_to_q")

@@ -156,7 +156,7 @@ class Sender(Listener):
     def after_update(self, record: StepRecord) -> None:
         """Loss, rate and gradient norm; and what the recorder wrote at this step, if it looked."""
         values = {"loss": record.loss, "lr": record.lr, "grad_norm": record.grad_norm}
-        self._send(record.step, values | (self._looked(record.step) if self._recorder.looks_at(record.step) else {}))
+        self._send(record.step, values | (self._looked(record.step) if self._recorder.reads(record.step) else {}))
 
     def on_evaluation(self, evaluation: EvaluationRecord) -> None:
         self._send(evaluation.step, {"val_loss": evaluation.loss})

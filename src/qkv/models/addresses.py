@@ -83,9 +83,9 @@ def parse_address(text: str) -> Address:
     match = _ADDRESS.fullmatch(text)
     if match is None:
         if re.search(r"(^|\.)(L|H|KV)\d+$", text) and _ADDRESS.fullmatch(f"{text}.W_V"):
-            raise AddressError(f"{_short(text)} holds several matrices; add the name of one: .W_Q, .W_K, .W_V or .W_O")
+            raise AddressError(f"{short(text)} holds several matrices; add the name of one: .W_Q, .W_K, .W_V or .W_O")
         raise AddressError(
-            f"{_short(text)} is not an address; expected [enc.|dec.][L0.][cross.][H3.|KV1.]NAME, "
+            f"{short(text)} is not an address; expected [enc.|dec.][L0.][cross.][H3.|KV1.]NAME, "
             "for example W_E, L0.W_Q, L2.H3.W_V, L2.H3.QK or W_E[the]"
         )
     address = Address(
@@ -111,7 +111,7 @@ def _check_place(address: Address, text: str) -> None:
         fits = (address.layer is None) == (owner == "model") and (address.head is None or owner == "head")
         example = {"model": "", "layer": "L2.", "head": "L2.H3."}[owner]
     if not fits or address.token is not None:
-        raise AddressError(f"{_short(text)}: the {address.kind} {address.name} is written {example}{address.name}")
+        raise AddressError(f"{short(text)}: the {address.kind} {address.name} is written {example}{address.name}")
 
 
 def _token(inner: str, text: str) -> str | int:
@@ -124,12 +124,10 @@ def _token(inner: str, text: str) -> str | int:
         except ValueError:
             token = None
         if not isinstance(token, str):
-            raise AddressError(f'{_short(text)}: expected one JSON string in the brackets, such as W_E["42"]')
+            raise AddressError(f'{short(text)}: expected one JSON string in the brackets, such as W_E["42"]')
         return token
     if not inner or '"' in inner or not _balanced(inner):
-        raise AddressError(
-            f'{_short(text)}: expected a token or a row number in brackets, such as W_E[the] or W_E["]"]'
-        )
+        raise AddressError(f'{short(text)}: expected a token or a row number in brackets, such as W_E[the] or W_E["]"]')
     return inner
 
 
@@ -212,7 +210,7 @@ def parse_selector(text: str) -> tuple[Term, ...]:
 def _term(text: str, selector: str) -> Term:
     subtract, pattern = text.startswith("-"), text.removeprefix("-").strip()
     if not pattern:
-        raise AddressError(f"{_short(selector)} has an empty term; expected a selector such as W_E, L*.W_[QK] or attn")
+        raise AddressError(f"{short(selector)} has an empty term; expected a selector such as W_E, L*.W_[QK] or attn")
     stem, token = _split_token(pattern)
     pieces = stem.split(".")
     site = None if token is not None else GROUPS.get(pieces[-1])
@@ -254,10 +252,10 @@ def _segment(piece: str, pattern: str) -> Callable[[str], bool]:
 
         return in_range
     if "**" in piece:
-        raise AddressError(f"{_short(pattern)}: ** stands alone between dots, as in **.W_Q; inside a segment write *")
+        raise AddressError(f"{short(pattern)}: ** stands alone between dots, as in **.W_Q; inside a segment write *")
     if not re.fullmatch(r"(?:[A-Za-z0-9_*]|\[[A-Za-z0-9_]+\])+", piece):
         raise AddressError(
-            f"{_short(pattern)}: {_short(piece)} is not a segment of a selector; "
+            f"{short(pattern)}: {short(piece)} is not a segment of a selector; "
             "expected letters, digits, _, *, a set such as [QK] or numbers such as L[0-3]"
         )
     name = re.compile(piece.replace("*", "[^.]*"))
@@ -269,10 +267,10 @@ def _range(item: str, pattern: str) -> tuple[int, int]:
     match = re.fullmatch(rf"({_NUMBER})(?:-({_NUMBER}))?", item.strip())
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if low > high:
-        raise AddressError(f"{_short(pattern)}: {_short(item)} is not a range; expected numbers such as 3 or 0-11")
+        raise AddressError(f"{short(pattern)}: {short(item)} is not a range; expected numbers such as 3 or 0-11")
     return low, high
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     """The user's own words in an error, cut where they are long."""
     return repr(text if len(text) <= 80 else text[:77] + "...")

@@ -54,12 +54,6 @@ def _constant(value: float) -> Draw:
     return Draw(f"{value:g}", lambda rng, shape, fan_in, n_layers: np.full(shape, value, np.float32))
 
 
-def _second_quarter(shape: tuple[int, ...]) -> np.ndarray:
-    values = np.zeros(shape, np.float32)
-    values[shape[0] // 4 : shape[0] // 2] = 1.0
-    return values
-
-
 _FAN_IN_UNIFORM = Draw(
     "U(-sqrt(3 / fan_in), sqrt(3 / fan_in)), std 1/sqrt(fan_in)",
     lambda rng, shape, fan_in, n_layers: (rng.random(shape, np.float32) * 2 - 1) * math.sqrt(3 / fan_in),
@@ -73,7 +67,8 @@ _EMBEDDING_NORMAL = Draw(
     lambda rng, shape, fan_in, n_layers: rng.standard_normal(shape, np.float32) / math.sqrt(shape[-1]),
 )
 _OPEN_FORGET_GATE = Draw(
-    "1 for the forget gate, 0 for the others", lambda rng, shape, fan_in, n_layers: _second_quarter(shape)
+    "1 for the forget gate, 0 for the others",
+    lambda rng, shape, fan_in, n_layers: np.repeat(np.array([0, 1, 0, 0], np.float32), shape[0] // 4),
 )
 """Jozefowicz et al. 2015 (ICML, "An empirical exploration of recurrent network architectures")."""
 _IDENTITY = Draw("the identity", lambda rng, shape, fan_in, n_layers: np.eye(*shape, dtype=np.float32))

@@ -195,7 +195,7 @@ class Watcher:
 
     def _before(self, optimizer: object, args: _Args, kwargs: _Kwargs) -> tuple[_Args, _Kwargs] | None:
         """Look at gradients; where the step is given a closure that makes them, as Lightning does, once it has."""
-        if not (self._watches and self._recorder.looks_at(self.step + 1)):
+        if not (self._watches and self._recorder.reads(self.step + 1)):
             return None
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if closure is None:
@@ -230,7 +230,7 @@ class Watcher:
             return
         began, self.step = time.monotonic(), self.step + 1
         with self._sparing():
-            looked = self._recorder.looks_at(self.step)
+            looked = self._recorder.reads(self.step)
             if looked:
                 self._mirror.refresh()
             self._recorder.after_update(self._record(self.step, looked=looked))

@@ -48,7 +48,7 @@ class AttentionView:
 
     def __init__(self, viewer: Viewer, text: str, step: int | None = None) -> None:
         self._desk = Desk(viewer)
-        self.texts: tuple[AttentionText, ...] = self._desk.answer("attention", {"text": text, "step": step}).texts
+        self.texts: tuple[AttentionText, ...] = self._desk.answer("attention", {"text": text, "step": step})["texts"]
         """The numbers: tokens, and every head's pattern; of a pair its three attentions, the alignment first."""
         self._source, self._name = text, viewer.folder.resolve().name
 

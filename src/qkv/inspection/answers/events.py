@@ -19,7 +19,7 @@ def events(evidence: Evidence) -> Answer | None:
     found = happenings(evidence.telemetry)
     if not found:
         return None
-    told = _told(found)
+    told, as_well = _told(found), {item.kind for item in happenings(evidence.telemetry, NULL_ARM)}
     first, others = told[0], told[1:]
     return Answer(
         key="events",
@@ -32,14 +32,8 @@ def events(evidence: Evidence) -> Answer | None:
         address=first.address,
         measure=first.measure,
         null=_control(evidence),
-        weight=_weight(evidence, found),
+        weight=0.9 * max(item.weight * (0.5 if item.kind in as_well else 1.0) for item in found),
     )
-
-
-def _weight(evidence: Evidence, found: list[Happening]) -> float:
-    """That of the weightiest; half of it for a kind that the random-label control shows as well."""
-    as_well = {item.kind for item in happenings(evidence.telemetry, NULL_ARM)}
-    return 0.9 * max(item.weight * (0.5 if item.kind in as_well else 1.0) for item in found)
 
 
 def _told(found: list[Happening]) -> list[Happening]:

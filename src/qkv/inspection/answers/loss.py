@@ -4,13 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from qkv.inspection.answers.answer import Answer, Evidence
+from qkv.inspection.events import OVER_FITTING, both_rose
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.tasks import Standing, Task, standing, worse_than_nothing
 from qkv.telemetry import Evaluation, Sample
 from qkv.words import as_good_as, between, listed, many, metric_name, number, percent, plural, signed, stands
-
-OVER_FITTING = 0.01
-"""The validation loss must have risen by this share above its lowest before it is called overfitting."""
 
 DEAR, LONG = 0.03, 60.0
 """The default instruments should cost no more than this share of the training time; what they cost below so many
@@ -247,7 +245,7 @@ def over_fitting(evidence: Evidence) -> Answer | None:
     rise = last.loss / best.loss - 1 if best.loss > 0 else 0.0
     trained = _train_losses(best, last)
     over = last.step > best.step and rise > OVER_FITTING
-    if over and _both_rose(best, last):
+    if over and both_rose(best, last):
         over = False
         sentence = f"No, it diverged: both losses rose after step {best.step:,}."
     elif over:
@@ -274,11 +272,6 @@ def over_fitting(evidence: Evidence) -> Answer | None:
         measure="loss",
         weight=0.85 if over else 0.1,
     )
-
-
-def _both_rose(best: Evaluation, last: Evaluation) -> bool:
-    """Whether the training loss rose as well: that is not overfitting."""
-    return best.train_loss is not None and last.train_loss is not None and last.train_loss >= best.train_loss
 
 
 def _train_losses(best: Evaluation, last: Evaluation) -> str:

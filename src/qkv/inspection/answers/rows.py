@@ -32,7 +32,7 @@ def embeddings(evidence: Evidence) -> Answer | None:
         return answer(sentence=sentence, numbers={"largest row drift": 0.0}, address=table, weight=0.6)
     rows = summary(drift, counts, evidence.specials)
     example, words, figures = _example_row(evidence, counts)
-    scope = f"{_of(rows):,} rows{_whose(evidence, rows)}"
+    scope = f"{rows.n_seen or rows.n_rows:,} rows{_whose(evidence, rows)}"
     sentence = f"Yes: the median row of {table} moved by {relative(rows.median, _NORM)} (over {scope})."
     if not rows.median:
         sentence = f"In part: of {scope}, {rows.n_moved:,} moved."
@@ -68,11 +68,6 @@ def _still(evidence: Evidence) -> str:
     if np.isnan(gradients.value).all():
         return ": it was frozen" if evidence.run.settings.get("changes") else ""
     return "" if np.nan_to_num(gradients.value).any() else ": no gradient has reached it yet"
-
-
-def _of(rows: RowSummary) -> int:
-    """How many rows a summary's median is of."""
-    return rows.n_seen or rows.n_rows
 
 
 def _whose(evidence: Evidence, rows: RowSummary) -> str:

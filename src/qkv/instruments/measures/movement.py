@@ -1,6 +1,7 @@
 """How large a matrix is, and how far and which way it has moved."""
 
 import math
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -46,10 +47,6 @@ def turn(weights: Weights, start: Weights) -> float | None:
     return math.degrees(math.atan2(float(sideways.norm()), float(size + along)))
 
 
-def _norm(reading: Reading) -> np.ndarray:
-    return reading.norm
-
-
 def _update_ratio(reading: Reading) -> np.ndarray:
     return ratio(reading.update, reading.norm)
 
@@ -71,9 +68,9 @@ MEASURES = (
         source="Frobenius norm",
         null="Its value at step 0; it grows or shrinks in the random-label control too, by step size and weight decay.",
         decision="Whether weight decay holds the weights: a norm that grows without end asks for more of it.",
-        of_matrix=_norm,
+        of_matrix=attrgetter("norm"),
         at_rest=True,
-        of_circuit=_norm,
+        of_circuit=attrgetter("norm"),
     ),
     Measure(
         name="grad_norm",

@@ -1,7 +1,7 @@
 """What a page with Python behind it can ask: one function per question, found by its name in `ASKS`.
 
 A question is JSON from a browser or a notebook, so every field is checked; a mistake is a UserError whose sentence the
-page shows. An answer is a dataclass of payloads.
+page shows. An answer is payloads by name, in a dataclass or a dictionary.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from qkv.tasks.text import TextTask
 from qkv.views.report.packed import Packed, pack
 from qkv.views.sections.attention import name_of, pair_attention, read_pair, read_source, titled, whole
 from qkv.views.sections.forward import backward, forward
-from qkv.views.sections.heads import Looks
+from qkv.views.sections.heads import AttentionText
 from qkv.views.sections.long_text import LONGEST_READ, LongText
 from qkv.views.sections.matrices import matrix_of
 from qkv.views.sections.patching import patched, written
@@ -99,7 +99,7 @@ class Desk:
         return tuple(name for name in ASKS if name not in cannot)
 
     def answer(self, name: str, given: object) -> Any:
-        """The answer, a dataclass. Raises UserError for what cannot be answered, in a sentence for the page."""
+        """The answer. Raises UserError for what cannot be answered, in a sentence for the page."""
         if name not in ASKS:
             raise UserError(unknown("question", name[:40], ASKS))
         question = Question.read(given)
@@ -126,8 +126,10 @@ def _words(viewer: Viewer, text: str) -> Words:
     return read_source(viewer, text, LONGEST_READ) if viewer.encodes else viewer.words(text, LONGEST_READ)
 
 
-def _attention(desk: Desk, question: Question) -> Looks:
-    """Every head on a text: all numbers up to 256 tokens, thumbnails of more (of a pair, of its source alone)."""
+def _attention(desk: Desk, question: Question) -> dict[str, tuple[AttentionText, ...]]:
+    """Every head on a text, of a pair in all three attentions: all numbers up to 256 tokens, thumbnails of more (of a
+    pair, of its source alone).
+    """
     viewer = desk.viewer
     words, step = _words(viewer, question.text), viewer.nearest(question.step)
     title = titled(name_of(question.text), words.tokens, words.n_all)
@@ -139,7 +141,7 @@ def _attention(desk: Desk, question: Question) -> Looks:
         found = pair_attention(viewer, pair, title, steps=[step], changes=question.changes)
     else:
         found = (whole(viewer, words, title, steps=[step], changes=question.changes),)
-    return Looks(texts=tuple(dataclasses.replace(text, source=question.text) for text in found))
+    return {"texts": tuple(dataclasses.replace(text, source=question.text) for text in found)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,14 +190,7 @@ def _next(desk: Desk, question: Question) -> NextToken:
     )
 
 
-@dataclass(frozen=True)
-class Tile:
-    """Part of one head's pattern."""
-
-    values: Packed
-
-
-def _tile(desk: Desk, question: Question) -> Tile:
+def _tile(desk: Desk, question: Question) -> dict[str, Packed]:
     """Up to 256 x 256 cells of one head's pattern on a long text."""
     n = 1 << 12
     if question.top >= n or question.left >= n or not 1 <= question.block <= 64:
@@ -203,36 +198,22 @@ def _tile(desk: Desk, question: Question) -> Tile:
     long = desk.long_text(question)
     n = len(long.words.tokens)
     top, left = min(question.top, n - 1), min(question.left, n - 1)
-    return Tile(long.tile(question.layer, question.head, top, left, question.block))
+    return {"values": long.tile(question.layer, question.head, top, left, question.block)}
 
 
-@dataclass(frozen=True)
-class Line:
-    """One token of a long text under one head."""
-
-    reads: Packed
-    read_by: Packed
-
-
-def _line(desk: Desk, question: Question) -> Line:
+def _line(desk: Desk, question: Question) -> dict[str, Packed]:
     """What one token reads and who reads it, every number."""
     long = desk.long_text(question)
     if question.position >= len(long.words.tokens):
         raise UserError(f"there is no token {question.position}; the text has {len(long.words.tokens)}")
-    return Line(*long.line(question.layer, question.head, question.position))
+    reads, read_by = long.line(question.layer, question.head, question.position)
+    return {"reads": reads, "read_by": read_by}
 
 
-@dataclass(frozen=True)
-class Sums:
-    """Sums of one head's pattern on a long text."""
-
-    received: Packed
-    entropy: Packed
-
-
-def _sums(desk: Desk, question: Question) -> Sums:
+def _sums(desk: Desk, question: Question) -> dict[str, Packed]:
     """How much attention each token receives in all, and the entropy of each row."""
-    return Sums(*desk.long_text(question).sums(question.layer, question.head))
+    received, entropy = desk.long_text(question).sums(question.layer, question.head)
+    return {"received": received, "entropy": entropy}
 
 
 ASKS: dict[str, Callable[[Desk, Question], Any]] = {

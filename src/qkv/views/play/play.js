@@ -288,8 +288,7 @@ function build(main) {
   shared = sharedControls(sections.settings, state, race, change, refuse);
   arms = armControls(sections.switches, state, race, (arm, settings) => change({ [arm]: settings }));
   bar = playBar(stepper, state, { play, step: oneStep, reset: () => change({}), change: (name, value) => ((state[name] = value), remember()) });
-  race.tokens = [];
-  Object.assign(race, { task: {}, baselines: [], curves: { a: { losses: [], validations: [] }, b: { losses: [], validations: [] } } });
+  Object.assign(race, { task: {}, tokens: [], baselines: [], curves: { a: { losses: [], validations: [] }, b: { losses: [], validations: [] } } });
   const watched = () => state.watched;
   sections.race.append(h("h2", null, "The race"));
   sections.inside.append(h("h2", null, "Inside"));

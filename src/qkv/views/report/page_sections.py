@@ -30,7 +30,7 @@ from qkv.views.sections.attention import (
     attention_on,
     exhibited,
     exhibits_of,
-    n_maps,
+    n_attentions,
     picture_of,
     texts_to_show,
 )
@@ -282,8 +282,8 @@ class Sections:
         """Kept steps at which the first text is shown: as many as fit, the last among them."""
         sizes = self.sizes
         n = min(LONGEST, sizes.get("n_ctx", LONGEST))
-        maps = n_maps(sizes.get("n_heads", 1)) if viewer.encodes else sizes.get("n_heads", 1)
-        cells = sizes.get("n_layers", 1) * maps * n * ((n + 1) / 2 if viewer.causal else n)
+        maps = sizes.get("n_layers", 1) * sizes.get("n_heads", 1) * n_attentions(viewer)
+        cells = maps * n * ((n + 1) / 2 if viewer.causal else n)
         n = min(6, int(STEPPED_BYTES / (cells * 4 / 3))) if cells else 0
         kept = [step for step in self.snapshots.spread(max(n, 1)) if step in viewer.steps()]
         return kept if n > 1 else []

@@ -78,8 +78,7 @@ def attention_on(
     configuration; SourceError for an image that cannot be read.
     """
     sizes = viewer.config.model.sizes
-    heads = sizes.n_layers * (n_maps(sizes.n_heads) if viewer.encodes else sizes.n_heads)
-    longest = longest_in(heads, causal=viewer.causal)
+    longest = longest_in(sizes.n_layers * sizes.n_heads * n_attentions(viewer), causal=viewer.causal)
     found: list[AttentionText] = []
     for name, text in texts:
         at = () if found else steps
@@ -144,9 +143,9 @@ class Pair:
     """Tokens of the whole source."""
 
 
-def n_maps(n_heads: int) -> int:
-    """Maps of a pair in each layer: every head of three attentions."""
-    return 3 * n_heads
+def n_attentions(viewer: Viewer) -> int:
+    """How many attentions each layer has: three on a pair."""
+    return 3 if viewer.encodes else 1
 
 
 def read_pair(viewer: Viewer, text: str, longest: int) -> Pair:

@@ -93,13 +93,6 @@ class AttentionText:
     """float32 [step, layer, head, query_pos]: -sum p ln p of each row, nats, likewise."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Looks:
-    """Attention on one text: one `AttentionText`, or of a pair one for each of its three attentions."""
-
-    texts: tuple[AttentionText, ...]
-
-
 def longest_in(n_heads: int, *, causal: bool) -> int:
     """How many tokens of a text fit the page with `n_heads` heads in all: one byte a number, four thirds as text."""
     cells = {n: n * (n + 1) // 2 if causal else n * n for n in range(LONGEST, 1, -1)}

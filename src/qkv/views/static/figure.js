@@ -51,8 +51,7 @@ export function plot(colours, label, options) {
   const made = Plot.plot({
     ...options,
     ariaLabel: label,
-    style: { fontFamily: colours.font, fontSize: "12px", color: colours.soft, background: "transparent", overflow: "visible",
-      ...options.style },
+    style: { fontFamily: colours.font, fontSize: "12px", color: colours.soft, background: "transparent", overflow: "visible" },
   });
   made.setAttribute("role", "img");
   made.querySelectorAll("g[aria-label]").forEach((group) => group.removeAttribute("aria-label"));

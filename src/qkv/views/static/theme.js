@@ -7,8 +7,6 @@ import { remembered } from "./dom.js";
 
 export const ROLES = ["E", "Q", "K", "V", "O", "MLP", "norm"];
 
-const dark = () => matchMedia("(prefers-color-scheme: dark)");
-
 const made = new Map();
 
 // Where colours are read for what is not in the page yet: the page itself, or inside another page the place of the view.
@@ -52,7 +50,7 @@ function colours(read) {
 
 // Call `redraw` when the reader's light or dark setting changes.
 export function onTheme(redraw) {
-  const query = dark();
+  const query = matchMedia("(prefers-color-scheme: dark)");
   query.addEventListener("change", redraw);
   return () => query.removeEventListener("change", redraw);
 }

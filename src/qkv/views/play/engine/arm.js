@@ -92,8 +92,7 @@ export class Arm {
     const now = model.layers.map((layer) => layer.h1.slice(0, n * d));
     const present = model.weights.slice();
     model.weights.set(this.origin);
-    const none = ids.map(() => -1);
-    model.forward(ids, 1, n, none);
+    model.forward(ids, 1, n, ids.map(() => -1));
     const before = model.layers.map((layer) => layer.h1.slice(0, n * d));
     const W0 = model.layers.map((_, i) => model.W[`L${i}.W_Q`].slice());
     model.weights.set(present);

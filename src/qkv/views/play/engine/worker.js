@@ -12,11 +12,9 @@ function answer({ make, run, look, sentence, writes }) {
     arm = new Arm(make.shared, make.arm, make.given);
     return { entries: arm.model.entries, origin: arm.origin, sizes: arm.model.sizes, wiring: arm.model.wiring, held: arm.held };
   }
-  const began = performance.now();
   const out = arm.run(run);
-  const milliseconds = performance.now() - began;
   const seen = look ? arm.look(sentence) : null;
-  return { ...out, written: writes ? arm.write(sentence, WRITTEN) : null, taken: arm.taken, milliseconds, seen };
+  return { ...out, written: writes ? arm.write(sentence, WRITTEN) : null, taken: arm.taken, seen };
 }
 
 self.onmessage = ({ data }) => {
