@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from qkv.kernels import autograd
+from qkv.kernels import autograd, blocks
 from qkv.models import Layout, MaskedLM, ModelConfig, MultiHeadAttention, Sizes, build
 from qkv.models.blocks import MLP
 from qkv.models.masks import Visible
@@ -73,7 +73,7 @@ def test_fused_attention_sublayer_equals_its_formula_in_values_and_gradients(cas
     both = randomised(torch.nn.ModuleList([attention] + ([norm] if norm is not None else [])))
     x = torch.randn(2, 5, 6, dtype=torch.float64)
     causal = Visible(True, None)
-    fast = gradients(both, x, lambda x: attention.onto(x, causal, norm=norm, skip=case["skip"]))
+    fast = gradients(both, x, lambda x: blocks.attention(attention, x, causal, norm=norm, skip=case["skip"]))
 
     def formula(x: torch.Tensor) -> torch.Tensor:
         out = attention.mixed(x if norm is None else norm.plain(x), causal, hook=look)
@@ -91,7 +91,7 @@ def test_fused_mlp_sublayer_equals_its_formula_in_values_and_gradients(kind, nor
     mlp = MLP(kind, 6, 10, bias=bias)
     both = randomised(torch.nn.ModuleList([mlp] + ([norm] if norm is not None else [])))
     x = torch.randn(2, 5, 6, dtype=torch.float64)
-    fast = gradients(both, x, lambda x: mlp.onto(x, norm=norm, skip=skip))
+    fast = gradients(both, x, lambda x: blocks.mlp(mlp, x, norm=norm, skip=skip))
 
     def formula(x: torch.Tensor) -> torch.Tensor:
         out = mlp(x if norm is None else norm.plain(x))
@@ -109,7 +109,7 @@ def test_fused_gelu_tanh_keeps_its_values_and_slopes_where_it_is_a_line_or_nothi
     x = torch.tensor([-1e4, -30.0, -8.0, -1e-3, -0.0, 1e-3, 8.0, 30.0, 1e4], dtype=dtype)[
         :, None, None
     ].requires_grad_()
-    y = mlp.onto(x, skip=False)
+    y = blocks.mlp(mlp, x, skip=False)
     y.sum().backward()
     wide = x.detach().double().requires_grad_()
     expected = torch.nn.functional.gelu(wide, approximate="tanh")

@@ -91,7 +91,7 @@ class _Compiled(Function):
         return *by.attend_back(dz.to(q.dtype), q, k, v, mass, bias, scale, causal=causal), None, None, None, None
 
 
-def causal_bias(n: int, like: Queries) -> Float[Tensor, "1 1 {n} {n}"]:
+def causal_bias(n: int, like: Float[Tensor, "..."]) -> Float[Tensor, "1 1 {n} {n}"]:
     """0 up to a query's own position and -inf behind it."""
     return torch.full((1, 1, n, n), -math.inf, dtype=like.dtype, device=like.device).triu_(1)
 

@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError
-from qkv.kernels import autograd
+from qkv.kernels import blocks
 from qkv.kernels.attention import Context, Keys, Mixed, Queries, Stream, Values
 from qkv.kernels.attention_products import attend
-from qkv.kernels.blocks import Drop, entering, joined
 from qkv.kernels.cache import Cache, KVCache
 from qkv.models.activations import Hook, recorder
 from qkv.models.layout import Layout, RopeScaling, Sizes, check
@@ -193,7 +192,7 @@ class MultiHeadAttention(nn.Module):
 
         Raises ConfigError for documents beside a context, whose positions are others.
         """
-        return self.onto(x, self._visible(x, context, mask, documents), context=context)
+        return blocks.attention(self, x, self._visible(x, context, mask, documents), context=context)
 
     def forward_recorded(
         self, x: Stream, context: Context | None = None, *, mask: Mask | None = None, documents: Documents | None = None
@@ -290,46 +289,3 @@ class MultiHeadAttention(nn.Module):
         beside = z.transpose(1, 2).flatten(2)  # heads merged: [batch, pos, heads * d_head]
         out = F.linear(beside, self.W_O.t(), self.b_O)  # [batch, pos, d_model]
         return see("attn_out", out if finish is None else finish(out))
-
-    def onto(
-        self,
-        x: Stream,
-        to: Visible,
-        *,
-        norm: nn.Module | None = None,
-        skip: bool = False,
-        site: str = "",
-        drop: Drop | None = None,
-        context: Context | None = None,
-        cache: Cache | None = None,
-        layer: int = 0,
-    ) -> Stream:
-        """[x +] drop(attention(norm(x))) by fast parts on a CPU, which equal the formula in values and gradients.
-
-        What has no fast part (a cache, a context, rotary turns of some coordinates alone) is `mixed`, between a fast
-        norm and the sum.
-        """
-        whole = self.rotary is None or self.rotary.whole
-        if cache is None and context is None and whole and not self.by_formula and autograd.serves(x):
-            q, k, v, x = self._heads(x, norm)
-            z = attend(q, k, v, to, self.scale)
-            if skip and drop is None:
-                return autograd.attention_out(x, z, self.W_O, self.b_O)
-            out = autograd.attention_out(None, z, self.W_O, self.b_O)
-        else:
-            out = self.mixed(x if norm is None else norm(x), to, context=context, cache=cache, layer=layer)
-        return joined(x if skip else None, drop, site, out)
-
-    def _heads(self, x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q, k, v of norm(x), and x for the residual sum."""
-        h, inside = entering(norm, x)
-        gains, eps, turn, biases = None, 0.0, None, None
-        if self.qnorm is not None and self.knorm is not None:
-            gains, eps = (self.qnorm.gain, self.knorm.gain), self.qnorm.eps
-        if self.rotary is not None:
-            _, _, turn = self.rotary.tables(x.shape[1], x.dtype, x.device)
-        if self.b_Q is not None and self.b_K is not None and self.b_V is not None:
-            biases = self.b_Q, self.b_K, self.b_V
-        heads = autograd.Heads(self.n_heads, self.n_kv_heads, self.d_head, turn, eps)
-        q, k, v, h = autograd.attention_in(h, inside, (self.W_Q, self.W_K, self.W_V), biases, gains, heads)
-        return q, k, v, h if inside is not None or norm is None else x

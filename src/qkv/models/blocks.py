@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.kernels import autograd
+from qkv.kernels import autograd, blocks
 from qkv.kernels.attention import Context, Stream
-from qkv.kernels.blocks import Drop, entering, joined
+from qkv.kernels.blocks import Drop, joined
 from qkv.kernels.cache import Cache
 from qkv.models.activations import Hook
 from qkv.models.attention import MultiHeadAttention
@@ -44,21 +44,6 @@ class MLP(nn.Module):
         else:
             hidden = ACTIVATIONS[self.kind](hidden)
         return F.linear(hidden, self.W_out.t(), self.b_out)
-
-    def onto(
-        self, x: Stream, *, norm: nn.Module | None = None, skip: bool = False, site: str = "", drop: Drop | None = None
-    ) -> Stream:
-        """[x +] drop(mlp(norm(x))), by a fast part on a CPU."""
-        if self.kind not in ("relu", "silu", "geglu", "geglu_tanh") and autograd.serves(x):
-            h, inside = entering(norm, x)
-            joint = skip and drop is None and h is x
-            weights, biases = (self.W_in, self.W_gate, self.W_out), (self.b_in, self.b_out)
-            out = autograd.mlp(h, inside, self.kind, weights, biases, residual=joint)
-            if joint:
-                return out
-        else:
-            out = self(x if norm is None else norm(x))
-        return joined(x if skip else None, drop, site, out)
 
 
 class Block(nn.Module):
@@ -118,7 +103,7 @@ class Block(nn.Module):
         """The residual stream after this block, given that before it: [batch, pos, d_model] at every line."""
         to_context = to_context or Visible(False, None)
         if hook is None and not self.by_formula and autograd.serves(x):
-            return self._fast(x, to, context, to_context, cache, drop)
+            return blocks.forward(self, x, to, context=context, to_context=to_context, cache=cache, drop=drop)
 
         def see(site: str, x: Tensor) -> Tensor:
             return hook(f"{self.name}.{site}", x) if hook else x
@@ -159,55 +144,6 @@ class Block(nn.Module):
             h = see("resid_mid", h)
             x = norm2(add(h, "mlp_out", mlp(h))) if self.mlp else h
         return see("resid_post", x)
-
-    def _fast(
-        self,
-        x: Tensor,
-        to: Visible,
-        context: Tensor | None,
-        to_context: Visible,
-        cache: Cache | None,
-        drop: Drop | None,
-    ) -> Tensor:
-        """`forward` on a CPU: norm, sublayer and residual sum as few hand-written parts.
-
-        It equals the formula in values and gradients.
-        """
-
-        def before(norm: nn.Module | None) -> nn.Module | None:
-            return norm if self.pre else None
-
-        def after(norm: nn.Module | None, x: Tensor) -> Tensor:
-            return x if self.pre or norm is None else norm(x)
-
-        def first(x: Tensor, norm: nn.Module | None, skip: bool) -> Tensor:
-            how = {"cache": cache, "layer": self.layer}
-            if self.attention is not None:
-                return self.attention.onto(x, to, norm=norm, skip=skip, site=f"{self.name}.attn_out", drop=drop, **how)
-            assert self.mixer is not None
-            out = self.mixer.mixed(x if norm is None else norm(x), to, **how)
-            return joined(x if skip else None, drop, f"{self.name}.mix_out", out)
-
-        last = f"{self.name}.mlp_out"
-        if self.parallel and self.mlp is not None:  # a layout that is parallel has both
-            return x + first(x, self.norm1, False) + self.mlp.onto(x, norm=self.norm2, site=last, drop=drop)
-        x = after(self.norm1, first(x, before(self.norm1), self.skip))
-        if self.cross is not None:
-            x = self.cross.onto(
-                x,
-                to_context,
-                norm=before(self.norm_cross),
-                skip=self.skip,
-                site=f"{self.name}.cross.attn_out",
-                drop=drop,
-                context=context,
-                cache=cache,
-                layer=self.layer,
-            )
-            x = after(self.norm_cross, x)
-        if self.mlp is not None:
-            x = after(self.norm2, self.mlp.onto(x, norm=before(self.norm2), skip=self.skip, site=last, drop=drop))
-        return x
 
 
 def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
