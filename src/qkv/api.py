@@ -319,6 +319,7 @@ def study(
     out: str | Path = "runs",
     on: str = "local",
     ladder: bool = False,
+    sizes: Sequence[tuple[int, int]] = (),
     progress: "Callable[[Made], None]" = lambda made: None,
     say: Callable[[str], None] = lambda sentence: None,
     started: float | None = None,
@@ -330,25 +331,29 @@ def study(
 
     Trains one model per core at a time, `on` local, ray or ray://HOST:PORT. Its folder in `out` is named by a hash of
     the design. So the same call continues an unfinished study, and more `seeds` add replicates to a finished one.
-    `margin` is the largest effect that would not matter. With `ladder` the main effect is followed over sizes, and the
-    result is what `qkv study --ladder --json` prints. `progress` is called with each training, `say` with sentences.
+    `margin` is the largest effect that would not matter. With `ladder` the main effect is followed over `sizes`
+    (d_model, layers), and the result is what `qkv study --ladder --json` prints. `progress` is called with each
+    training, `say` with sentences.
 
     A script that torchrun starts in several processes makes this call in each; only the first one records and writes.
     Raises UserError if the request cannot be met (then nothing is written).
     """
     from qkv.studies.engine.runner import Told, run_study
     from qkv.studies.ladder.climb import run_ladder
+    from qkv.studies.ladder.plan import SIZES
     from qkv.views.study.ladder import write_ladder_page
     from qkv.views.study.page import write_study_page
 
     if ladder and quick:
         raise ConfigError("--ladder and --quick exclude each other; type --minutes for a shorter ladder")
+    if sizes and not ladder:
+        raise ConfigError("--sizes are those of a ladder; type --ladder as well, or leave them out")
     asked_for = str(name) if isinstance(name, Path) else name
     same = {"within": Path(out), "cache": cache_folder(), "workers": torch.get_num_threads(), "on": on}
     asked = {"seeds": seeds, "minutes": minutes, "margin": margin}
     told = Told(progress=progress, say=say, started=started or 0.0)
     if ladder:
-        found = run_ladder(asked_for, str(source), **asked, **same, told=told)
+        found = run_ladder(asked_for, str(source), **asked, **same, told=told, sizes=sizes or SIZES)
         write_ladder_page(Path(found["run"]))
         return found
     verdict = run_study(asked_for, str(source), quick=quick, **asked, **same, told=told)

@@ -17,6 +17,7 @@ Example:
 
 import argparse
 import json
+import re
 import sys
 import time
 import tomllib
@@ -54,6 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     option(parser, "--quick", "3 minutes, at known learning rates; says first what it can see")
     option(parser, "--ladder", "the main effect over sizes and lengths of training, with a trend")
+    option(parser, "--sizes LIST", "sizes of --ladder, d_model x layers: 64x1,64x2,64x4 varies the depth alone", _sizes)
     option(parser, "--seeds N", "paired replicates, each tuned by itself", whole(1))
     option(
         parser,
@@ -83,6 +85,7 @@ def run(args: argparse.Namespace) -> None:
         margin=args.margin,
         on=args.on,
         ladder=args.ladder,
+        sizes=args.sizes or (),
         progress=shown,
         say=shown.say,
         started=started,
@@ -93,6 +96,14 @@ def run(args: argparse.Namespace) -> None:
         _print_ladder(verdict)
     else:
         _print(verdict)
+
+
+def _sizes(text: str) -> list[tuple[int, int]]:
+    """`64x1,64x2`: d_model and layers of each."""
+    found = [re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,2})", part.strip()) for part in text.split(",")]
+    if None in found:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected sizes as d_model x layers, such as 64x1,64x2,64x4")
+    return [(int(one[1]), int(one[2])) for one in found if one]
 
 
 def _names() -> list[str]:

@@ -93,6 +93,11 @@ def test_rates_of_larger_sizes_follow_the_law_and_are_checked_at_the_largest(fou
         assert len(check["losses"]) == 3 and check["gain"] == check["losses"][1] - min(check["losses"]) >= 0
 
 
+def test_sizes_may_come_in_any_order(ladder, found):
+    again = ladder(Path(found["run"]).parent, sizes=(SIZES[2], *SIZES))
+    assert again["run"] == found["run"] and again["cells"] == found["cells"]
+
+
 def test_the_same_command_trains_nothing_again(ladder, found):
     runs = Path(found["run"]).parent
     log = (Path(found["run"]) / "runs.jsonl").read_bytes()
@@ -132,6 +137,12 @@ def test_the_page_and_the_picture_hold_every_size_and_no_script(found):
         (["positions", "TEXT", "--ladder", "--quick"], "--ladder and --quick exclude each other"),
         (["which-matrix", "TEXT", "--ladder", "--seeds", "1"], "--seeds 2"),
         (["which-matrix", "SMALL", "--ladder"], "too small for"),
+        (["positions", "TEXT", "--sizes", "64x1,64x2,64x4"], "type --ladder as well"),
+        (
+            ["positions", "TEXT", "--ladder", "--sizes", "64x2,64x1,64x2"],
+            "64x1 and 64x2 is too short; expected 3 sizes",
+        ),
+        (["positions", "TEXT", "--ladder", "--sizes", "64,128x2,0x3"], "such as 64x1,64x2,64x4"),
         (
             ["tiny", "TEXT", "--ladder", "--minutes", "0.001"],
             "minutes are too few for a ladder: it needs 3 sizes",

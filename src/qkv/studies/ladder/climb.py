@@ -66,6 +66,11 @@ def run_ladder(
     """
     told = told or Told()
     started = told.started or time.monotonic()
+    sizes = sorted(set(sizes), key=lambda size: (size[0] ** 2 * size[1], size))  # by the weights of their layers
+    if len(sizes) < plan.FEWEST:
+        raise ConfigError(
+            f"a ladder of {listed([*map(name_of, sizes)])} is too short; expected {plan.FEWEST} sizes or more"
+        )
     scipy()
     is_cluster(on)
     question, ask, make, contrast, budget = _asked(name, source, seeds, minutes, margin, cache)
