@@ -37,7 +37,7 @@ WINDOWS = 16
 SPREAD_OVER = 1024
 """These are spread evenly over so many windows, the first ones."""
 WIDE_BUCKETS = 4
-"""Of pairs, each of which counts as a window, the wide probe has a batch of so many buckets: some hundred."""
+"""Of pairs, each of which counts as a window, the wide probe has a batch of so many buckets: 78 of Multi30k."""
 REPEATED = 128
 """The repeated text has at most this many tokens."""
 BUCKETS = 33
