@@ -10,7 +10,11 @@ CONDITION = r"hold for models with 2 layers and d_model 64, starting at N\(0, 0\
 QUESTIONS = {
     "Does training change the embeddings too?": (r"Both change", CONDITION),
     "Is that change learning?": (r"it is learning.*[\d.]+ of that is due to the change of W_E", CONDITION),
-    "What if the trained W_E is reset?": (r"Reset W_E, and the model is worse than guessing", CONDITION),
+    "What if the trained W_E is reset?": (
+        r"Setting W_E back to its start costs 4\.2",
+        r"setting it back costs 3\.9",
+        CONDITION,
+    ),
     "Must the embeddings be trained?": (
         r"No, but training them helps\. Embeddings fixed at N\(0, 1\) cost [\d.]+ nats",
         r"untied unless",
@@ -30,6 +34,7 @@ QUESTIONS = {
         r"Most do worse than an n-gram",
     ),
     "For which models do the answers hold?": (CONDITION, r"Other models may differ\."),
+    "Do they hold for what `qkv train` makes?": (r"The last column is what the recipe of `qkv train` gives",),
     "How do I try it without training W_E?": (r"qkv train my\.txt --freeze W_E", r"qkv compare runs/my-1 runs/my-2"),
 }
 """Question -> the sentence that answers it, and the condition of the answer where it has one."""
