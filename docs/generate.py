@@ -15,12 +15,13 @@ import ast
 import dataclasses
 import inspect
 import json
+import math
 import re
 import sys
 import textwrap
 import tomllib
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -61,7 +62,7 @@ from qkv.studies.ladder.result import (
 from qkv.studies.question import Ask, Question
 from qkv.studies.questions import questions
 from qkv.studies.verdict.sentences import judged_again, two_digits
-from qkv.tasks.evaluation import wilson
+from qkv.tasks.evaluation import student_t, wilson
 from qkv.training.config import OptimizerConfig
 from qkv.views.report.playground import playground
 from qkv.views.study.ladder import ladder_svg
@@ -717,6 +718,12 @@ def kept_ladders() -> str:
     return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
 
 
+def for_a_new_one(values: Sequence[float]) -> tuple[float, float]:
+    """The 95% prediction interval for one more value from the same normal distribution: mean ± t s sqrt(1 + 1/n)."""
+    reach = student_t(len(values) - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
+    return float(np.mean(values)) - reach, float(np.mean(values)) + reach
+
+
 def _on_new_texts() -> list[str]:
     """How the headlines of the default recipe did in new runs on texts that no study saw, as a table."""
     kept = json.loads((HERE / "answers" / "new-texts.json").read_text(encoding="utf-8"))
@@ -725,11 +732,13 @@ def _on_new_texts() -> list[str]:
     compared = [run["headlines"][words] for run in last for words in run["headlines"] if words != withdrawn]
     verdicts = [verdict for here, _, verdict in compared if here is not None]
     low, high = wilson(verdicts.count("agrees") / len(verdicts), len(verdicts))
-    lines = []
+    lines, inside = [], 0
     for words, (_, there, _) in runs[0]["headlines"].items():
         read = [run["headlines"][words] for run in runs if run["headlines"][words][0] is not None]
         here, agree = [number for number, _, _ in read], sum(verdict == "agrees" for _, _, verdict in read)
-        median = f"{np.median(here):+.2g} | {min(here):+.2g} to {max(here):+.2g}"
+        bottom, top = for_a_new_one(here[:first])
+        inside += sum(bottom <= number <= top for number in here[first:]) * (words != withdrawn)
+        median = f"{np.median(here):+.2g} | {min(here):+.2g} to {max(here):+.2g} | {bottom:+.2g} to {top:+.2g}"
         lines.append(f"| {words} | {there:+.2g} | {median} | {agree} of {len(read)} |")
     better = sum(run["loss"] < run["ngram"] for run in runs)
     return [
@@ -737,14 +746,16 @@ def _on_new_texts() -> list[str]:
         "",
         f"{kept['condition']} Of the {len(runs)} models {better} predict better than the best n-gram of their text.",
         "",
-        "| headline | in the study | median here | range here | agrees |",
-        "| --- | --- | --- | --- | --- |",
+        f"| headline | in the study | median here | range here | to expect (95%), by the first {first} | agrees |",
+        "| --- | --- | --- | --- | --- | --- |",
         *lines,
         "",
         f"One headline failed on the first {first} texts and was withdrawn: {withdrawn}. It depends on the text. On the"
         f" other {len(last)} texts, the remaining headlines held in {verdicts.count('agrees')} of {len(verdicts)}"
         f" comparisons ({percent(low)} to {percent(high)}). The signs carry over. The sizes vary more between texts"
-        " than the interval of the study, which is about one text.",
+        " than the interval of the study, which is about one text. So for the size on a new text the table has an"
+        f" interval of its own: mean ± t s √(1 + 1/{first}) over the first {first} texts. It held in {inside} of"
+        f" {len(verdicts)} comparisons on the others. (It was worked out after all runs, from those {first} alone.)",
         "",
         "On texts of your own: `python tests/campaigns/fresh_runs.py TEXT TEXT ... --out runs.jsonl --steps 1000`.",
         "",

@@ -44,6 +44,18 @@ def test_every_headline_of_the_default_recipe_held_on_texts_that_no_study_saw():
         assert sum(agree) >= 18 and agree == [verdict == "agrees" for _, _, verdict in read], claim.words
 
 
+def test_the_size_on_a_new_text_is_inside_the_interval_of_the_first_texts_in_nine_of_ten():
+    kept = json.loads((DOCS / "answers" / "new-texts.json").read_text("utf-8"))
+    first, inside = kept["decided_on"], []
+    for claim in DEFAULT_CLAIMS:
+        values = np.array([run["headlines"][claim.words][0] for run in kept["runs"]])
+        reach = values[:first].std(ddof=1) * np.sqrt(1 + 1 / first) * 2.364624  # Student's t, 7 degrees, 97.5%
+        inside += list(abs(values[first:] - values[:first].mean()) <= reach)
+    page = (DOCS / "answers" / "default-recipe.md").read_text("utf-8")
+    assert len(inside) == 72 and np.mean(inside) >= 0.9
+    assert f"It held in {sum(inside)} of 72 comparisons" in " ".join(page.split())
+
+
 DEFAULT = '[training.optimizer]\nkind = "muon"\nweight_decay = 0.0\n[model.layout]\nstart = "zero_out"\n'
 PASSED = [claim for claim in (*CLAIMS, *DEFAULT_CLAIMS) if claim.passed]
 
