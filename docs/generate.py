@@ -49,6 +49,7 @@ from qkv.recipe.config import RunConfig
 from qkv.recipe.request import OPTIONS
 from qkv.studies.engine.archive import ARCHIVE
 from qkv.studies.engine.assembly import preset_of
+from qkv.studies.engine.store import read_rows
 from qkv.studies.expectation import OUTCOMES
 from qkv.studies.ladder.result import (
     CELL_COLUMNS,
@@ -802,8 +803,9 @@ def _log_of(kept: dict[str, Any]) -> list[str]:
     other = " (a folder has another sha256 than the single file in it)"
     given = " TEXT" + "".join(f":{name.upper()}" for name in ("images", "vectors") if name in kept["source"])
     text = "" if made else f" and a TEXT of the sha256 above{other}"
+    hours = sum(row.get("seconds", 0.0) for row in read_rows(HERE / "answers" / "runs" / folder)) / 3600
     return [
-        f"[Its log](runs/{folder}/{ARCHIVE}) has a row for every training.",
+        f"[Its log](runs/{folder}/{ARCHIVE}) has a row for every training; all took {hours:.1f} hours of one core.",
         f"{what}, you need {kept['software']}{text}.",
         f"Copy `docs/answers/runs/{folder}` into `runs/`.",
         f"Then type `qkv study {kept['study']}{'' if made else given}{seeds and f' --seeds {seeds}'}`.",
