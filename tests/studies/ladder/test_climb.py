@@ -142,6 +142,10 @@ def test_the_page_and_the_picture_hold_every_size_and_no_script(found):
             ["positions", "TEXT", "--ladder", "--sizes", "64x2,64x1,64x2"],
             "64x1 and 64x2 is too short; expected 3 sizes",
         ),
+        (
+            ["positions", "TEXT", "--ladder", "--sizes", "64x1,64x2,9999x99"],
+            "more than 400 million weights in its layers",
+        ),
         (["positions", "TEXT", "--ladder", "--sizes", "64,128x2,0x3"], "such as 64x1,64x2,64x4"),
         (
             ["tiny", "TEXT", "--ladder", "--minutes", "0.001"],

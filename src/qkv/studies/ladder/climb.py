@@ -71,6 +71,9 @@ def run_ladder(
         raise ConfigError(
             f"a ladder of {listed([*map(name_of, sizes)])} is too short; expected {plan.FEWEST} sizes or more"
         )
+    if 12 * sizes[-1][0] ** 2 * sizes[-1][1] > plan.MOST_WEIGHTS:
+        most = f"{plan.MOST_WEIGHTS // 10**6} million weights"
+        raise ConfigError(f"{name_of(sizes[-1])} has more than {most} in its layers; expected smaller sizes")
     scipy()
     is_cluster(on)
     question, ask, make, contrast, budget = _asked(name, source, seeds, minutes, margin, cache)

@@ -21,6 +21,8 @@ from qkv.words import listed, many
 Size = tuple[int, int]
 """d_model and layers."""
 SIZES: tuple[Size, ...] = ((32, 2), (64, 2), (64, 4), (128, 4), (256, 6), (512, 8))
+MOST_WEIGHTS = 400_000_000
+"""In the layers of a size: a model is made to count its weights, before its time is known."""
 TOKENS_PER_WEIGHT = (5.0, 20.0, 80.0)
 SEEDS, FEWEST = 4, 3
 """Seeds of a ladder, and how many sizes make one."""
