@@ -66,14 +66,7 @@ def run_ladder(
     """
     told = told or Told()
     started = told.started or time.monotonic()
-    sizes = sorted(set(sizes), key=lambda size: (size[0] ** 2 * size[1], size))  # by the weights of their layers
-    if len(sizes) < plan.FEWEST:
-        raise ConfigError(
-            f"a ladder of {listed([*map(name_of, sizes)])} is too short; expected {plan.FEWEST} sizes or more"
-        )
-    if 12 * sizes[-1][0] ** 2 * sizes[-1][1] > plan.MOST_WEIGHTS:
-        most = f"{plan.MOST_WEIGHTS // 10**6} million weights"
-        raise ConfigError(f"{name_of(sizes[-1])} has more than {most} in its layers; expected smaller sizes")
+    sizes = plan.in_order(sizes)
     scipy()
     is_cluster(on)
     question, ask, make, contrast, budget = _asked(name, source, seeds, minutes, margin, cache)

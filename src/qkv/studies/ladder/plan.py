@@ -45,6 +45,17 @@ def name_of(size: Size) -> str:
     return f"{size[0]}x{size[1]}"
 
 
+def in_order(sizes: Sequence[Size]) -> list[Size]:
+    """Sizes by the weights of their layers, each once. Raises ConfigError for too few, or one too large."""
+    sizes = sorted(set(sizes), key=lambda size: (size[0] ** 2 * size[1], size))
+    if len(sizes) < FEWEST:
+        raise ConfigError(f"a ladder of {listed([*map(name_of, sizes)])} is too short; expected {FEWEST} sizes or more")
+    if 12 * sizes[-1][0] ** 2 * sizes[-1][1] > MOST_WEIGHTS:
+        most = f"{MOST_WEIGHTS // 10**6} million weights"
+        raise ConfigError(f"{name_of(sizes[-1])} has more than {most} in its layers; expected smaller sizes")
+    return sizes
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One size at one number of tokens per weight."""
