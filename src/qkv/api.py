@@ -32,6 +32,7 @@ from qkv.run import Run
 from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from qkv.training.distributed.started import is_first_process
 from qkv.training.record import EvaluationRecord, Event, StepRecord
+from qkv.training.waiting import watching_cores
 
 if TYPE_CHECKING:
     from qkv.data.sources.receipt import Receipt
@@ -134,7 +135,8 @@ def train(
     wanted = run.config.report if asked.report is None else asked.report
     if wanted and is_first_process() and not run.folder.report.is_file():
         say("writing the report")
-        run.report()
+        with watching_cores(run.config.machine.threads):
+            run.report()
     return run
 
 

@@ -140,6 +140,8 @@ def program() -> int:
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # the first to be registered is called last, when threads have ended
     gc.set_threshold(*_LOOKS_FOR_CYCLES)
+    # NumPy's products here are small: two threads take a third longer than one, also while a training has the cores
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in ("stdout", "stderr"):  # None where the process was started with that stream closed
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

@@ -34,6 +34,8 @@ class Signature(NamedTuple):
 
     def told(self, path: Path) -> str:
         """Both in words, for that file."""
+        if path.suffix and self.how.endswith(f" {path.suffix}"):  # it has that name: what is inside is no text
+            return f"{self.what}, and what is inside is no UTF-8 text"
         name, plain = typed(path), typed(path.with_suffix("") if path.suffix else path.with_suffix(".txt"))
         return f"{self.what}; {self.how}".format(name=name, plain=plain) if self.how else self.what
 
@@ -42,6 +44,7 @@ _LFS = Signature("a git-lfs pointer and not the file itself", "fetch it: git lfs
 _PAGE = Signature("a web page (HTML), which may have been saved in place of the file")
 _UTF = "save it as UTF-8: iconv -f {0} -t UTF-8 {{name}} > utf8.txt"
 _SAVED = "expected UTF-8 text; save its text column as JSON lines (.jsonl), one object a line"
+_IMAGES = "expected UTF-8 text; for images give a folder with a folder for each class, and --task image"
 _UNPACKED = "decompress it first: {0} {{name}} > {{plain}}"
 
 _BEGINNINGS: tuple[tuple[int, bytes, Signature], ...] = (
@@ -75,16 +78,17 @@ _BEGINNINGS: tuple[tuple[int, bytes, Signature], ...] = (
     (0, b"%PDF", Signature("a PDF", "expected its text, in UTF-8: pdftotext {name} text.txt")),
     (0, b"%!PS", Signature("a PostScript file", "expected UTF-8 text")),
     (0, b"\xc5\xd0\xd3\xc6", Signature("a PostScript file", "expected UTF-8 text")),
-    (0, b"\x89PNG\r\n\x1a\n", Signature("a PNG image", "expected UTF-8 text")),
-    (0, b"\xff\xd8\xff", Signature("a JPEG image", "expected UTF-8 text")),
-    (8, b"WEBP", Signature("a WebP image", "expected UTF-8 text")),
-    (0, b"GIF8", Signature("a GIF image", "expected UTF-8 text")),
-    (4, b"ftypheic", Signature("an HEIC image", "expected UTF-8 text")),
-    (4, b"ftypavif", Signature("an AVIF image", "expected UTF-8 text")),
+    (0, b"\x89PNG\r\n\x1a\n", Signature("a PNG image", _IMAGES)),
+    (0, b"\xff\xd8\xff", Signature("a JPEG image", _IMAGES)),
+    (8, b"WEBP", Signature("a WebP image", _IMAGES)),
+    (0, b"GIF8", Signature("a GIF image", _IMAGES)),
+    (4, b"ftypheic", Signature("an HEIC image", _IMAGES)),
+    (4, b"ftypavif", Signature("an AVIF image", _IMAGES)),
 )
 """(offset, bytes there, what that is); the first that fits."""
 
 
+_IDX = Signature("an IDX file of images by its name", "add --task image")
 _LLAMA2C = Signature(
     "a model file of llama2.c", "export it as a Hugging Face folder (its export.py --version -1), then type qkv import"
 )
@@ -132,6 +136,11 @@ def signature_of(head: bytes) -> Signature | None:
     return found or _unmarked(head[:HEAD])
 
 
+def is_idx_name(name: str) -> bool:
+    """Whether a file's name is that of an IDX file of images."""
+    return "images" in name and re.search(r"idx[34]", name) is not None
+
+
 def signature_of_file(path: Path) -> Signature | None:
     """The same of a file as it lies on disk, which should be no text; None where it cannot be read."""
     try:
@@ -139,6 +148,8 @@ def signature_of_file(path: Path) -> Signature | None:
             head, size = file.read(HEAD), os.fstat(file.fileno()).st_size
     except OSError:
         return None
+    if is_idx_name(path.name) and not is_pointer(head):
+        return _IDX
     if head.lstrip()[:16].lower().startswith(_PAGES):
         return _PAGE
     return signature_of(head) or (_by_layout(head, size) if b"\0" in head else None)

@@ -44,6 +44,16 @@ def test_help_and_version_do_not_load_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
 
 
+@pytest.mark.parametrize("chosen", ["", "2"])
+def test_numpys_products_have_one_thread_unless_a_number_was_chosen(chosen):
+    code = "import os, sys; sys.argv = ['qkv', '--version']; from qkv.cli import program; program()"
+    code += "; print(os.environ['OPENBLAS_NUM_THREADS'])"
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    environment |= {"OPENBLAS_NUM_THREADS": chosen} if chosen else {}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.stdout.split()[-1] == (chosen or "1")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_help_with_an_example(name, capsys):
     assert cli.main([name, "--help"]) == 0

@@ -71,6 +71,25 @@ def test_files_of_other_programs_are_named_under_any_ending(tmp_path: Path, name
     assert refused(path).startswith(words)
 
 
+def test_what_is_compressed_under_its_own_ending_is_called_no_text_inside(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.gz"
+    path.write_bytes(gzip.compress(bytes(range(256)) * 20))
+    assert refused(path) == "a gzip file, and what is inside is no UTF-8 text"
+
+
+@pytest.mark.parametrize("content", [b"\0\0\x08\3" + bytes(200), gzip.compress(b"\0\0\x08\3" + bytes(200))])
+def test_images_given_as_a_text_name_the_option(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    path.write_bytes(content)
+    assert refused(path) == "an IDX file of images by its name; add --task image"
+    with pytest.raises(SourceError, match="by its name; add --task image"):
+        open_source(DataConfig(source=str(tmp_path)))
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    (tmp_path / "photos" / "cat" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99))
+    with pytest.raises(SourceError, match="a folder for each class, and --task image"):
+        open_source(DataConfig(source=str(tmp_path / "photos")))
+
+
 @pytest.mark.parametrize("name", ["t.txt", "t.jsonl", "t.csv"])
 def test_a_parquet_table_by_another_name_says_which_name_it_would_have(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PAR1" + bytes(100) + b"PAR1")

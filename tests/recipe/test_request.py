@@ -178,7 +178,7 @@ def test_resuming_with_another_setting_names_both(small_text: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spent", "slowed", "left"),
-    [(0.0, 1.0, 54.0), (20.0, 1.0, 34.0), (70.0, 1.0, 1.0), (0.0, 2.5, 45.0), (20.0, 9.0, 22.0)],
+    [(0.0, 1.0, 54.0), (20.0, 1.0, 34.0), (70.0, 1.0, 1.0), (0.0, 2.5, 45.0), (20.0, 9.0, 10.0)],
 )
 def test_a_resumed_run_has_the_minutes_that_are_left(
     small_text: Path, monkeypatch, spent: float, slowed: float, left: float
@@ -199,7 +199,7 @@ def test_what_judging_is_given_is_a_sixth_of_a_short_time(small_text: Path, monk
     monkeypatch.setattr(loop, "run", lambda setup: given.update(vars(setup)))
     monkeypatch.setattr(training, "slowdown", lambda: 1.0)
     parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=minutes, report=False))
-    monkeypatch.setattr(type(parts.task), "afterwards_seconds", 20.0)
+    monkeypatch.setattr(type(parts.task), "judging_seconds", lambda *_: 20.0)
     monkeypatch.setattr(type(parts.task), "baselines_seconds", lambda *_: 0.0)
     _Session(parts=parts, folder=RunFolder("nowhere"), listening=Listening(), cache=None, ranks=ALONE).loop([])
     assert given["deadline_seconds"] == pytest.approx(60 * minutes - 6 - kept, abs=0.1)

@@ -243,10 +243,10 @@ def test_the_baseline_is_fitted_to_training_rows_and_says_to_how_many(tmp_path: 
     figures = TASK._scored(best_spans(scores, part.owners), part)
     assert known.summary == {"linear": figures["answer_f1"].value} and not known.note
     assert known.facts["exact_match"] == {"linear": figures["exact_match"].value}
-    seconds = TASK.baselines_seconds(data, None)
+    seconds = TASK.baselines_seconds(data, sizes_of(data, 24), None)
     assert seconds == pytest.approx(2.7e-5 * len(data.train) + 4e-6 * len(part))
     monkeypatch.setattr(answer, "MOST_FITTED", 100)
-    assert TASK.baselines_seconds(data, None) == pytest.approx(2.7e-3 + 4e-6 * len(part))
+    assert TASK.baselines_seconds(data, sizes_of(data, 24), None) == pytest.approx(2.7e-3 + 4e-6 * len(part))
     n = 100 * len(texts) // len(data.train)
     fewer = TASK.baselines(data, sizes_of(data, 24), None)
     assert fewer.note == f"the baseline was fitted to {n} of {len(texts)} questions"

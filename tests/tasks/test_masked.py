@@ -329,6 +329,14 @@ def test_counting_is_asked_for_the_very_tokens_that_a_model_is_and_sees_what_it_
     assert len(found.by_target) == len(text.answers) and found.summary == {}
 
 
+def test_counting_that_is_kept_takes_no_time(corpus_of, model, tmp_path):
+    corpus, sizes = corpus_of(specials=True), model.config.sizes
+    corpus.sha256 = corpus.tokenizer.sha256 = "0" * 64
+    assert TASK.baselines_seconds(corpus, sizes, None) == TASK.baselines_seconds(corpus, sizes, tmp_path) > 0
+    TASK.baselines(corpus, sizes, tmp_path)
+    assert TASK.baselines_seconds(corpus, sizes, tmp_path) == 0.0
+
+
 def test_counting_does_not_read_from_one_document_to_another(corpus_of, model):
     corpus, n_ctx = corpus_of(specials=True), model.config.sizes.n_ctx
     corpus.val = Tokens(ids=corpus.val.ids[: 4 * n_ctx], offsets=np.array([0, 7, 4 * n_ctx]), n_bytes=64)

@@ -269,6 +269,12 @@ def test_a_run_learns_to_translate_and_beats_its_baselines(run, small_pairs):
     found = run.evaluate()
     assert found.figures["bleu"].value == pytest.approx(summary["bleu"])
     assert found.loss == pytest.approx(summary["val_loss"], rel=1e-3) and found.n_windows == len(run.corpus().val)
+    data = run.corpus()
+    few = dataclasses.replace(TASK, most_translated=10)
+    some, n = few.evaluate(run.model, data), len(data.val)
+    assert some.note == f"BLEU is that of 10 of {n} validation pairs, spread evenly" and found.note == ""
+    assert some.loss == found.loss and some.figures["bleu"].interval != found.figures["bleu"].interval
+    assert few.judging_seconds(data, run.config.model.sizes) < TASK.judging_seconds(data, run.config.model.sizes)
     elsewhere = run.evaluate(":".join(map(str, small_pairs)))
     assert elsewhere.n_windows == 600
 

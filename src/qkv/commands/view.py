@@ -16,7 +16,6 @@ Example:
 """
 
 import argparse
-import os
 
 from qkv.commands.arguments import option, whole
 
@@ -29,8 +28,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    # NumPy's threads wait for each other where a training has the cores
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from qkv.views.live.serving import serve
 
     serve(

@@ -35,7 +35,7 @@ from qkv.data.sources.reading import binary_file, size_of
 from qkv.data.sources.receipt import Passed, ReadFile, Receipt, Rows, make_receipt
 from qkv.data.split import repeated
 from qkv.errors import SourceError
-from qkv.signatures import signature_of_file
+from qkv.signatures import is_idx_name, signature_of_file
 from qkv.words import plural, some
 
 _SPLIT_SHARE = 0.1
@@ -269,11 +269,6 @@ def _idx_inside(folder: Path) -> list[Path]:
     return [file for file in listed(folder) if file.is_file() and is_idx_name(file.name)]
 
 
-def is_idx_name(name: str) -> bool:
-    """Whether a file's name is that of an IDX file of images."""
-    return "images" in name and re.search(r"idx[34]", name) is not None
-
-
 def holds_images(path: Path) -> bool:
     """Whether it is an IDX file of images, or a folder with one or with folders of image files."""
     if not path.is_dir():
@@ -314,10 +309,10 @@ def _labels_beside(path: Path) -> Path:
     found = _labels_of(path)
     if not found:
         name, known = _labels_name(path), signature_of_file(path)
-        if known:
-            raise SourceError(f"{str(path)!r} is {known.told(path)}")
         expected = "expected NAME-images-idx3-ubyte beside NAME-labels-idx1-ubyte, or a folder for each class"
         if name == path.name:
+            if known:
+                raise SourceError(f"{str(path)!r} is {known.told(path)}")
             raise SourceError(f"{str(path)!r} is no IDX file of images by its name; {expected}")
         raise SourceError(f"{str(path)!r}: its labels were looked for in {name} and are not there; {expected}")
     return found[0]

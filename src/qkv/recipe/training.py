@@ -48,7 +48,7 @@ from qkv.recipe.reload_data import kept_data, same_data
 from qkv.recipe.request import Request, resolve, same_run
 from qkv.recipe.samples import write_samples
 from qkv.recipe.teaching import taught, train_teachers
-from qkv.tasks import Data, Evaluation, Yardsticks, find_task
+from qkv.tasks import Data, Evaluation, Task, Yardsticks, find_task
 from qkv.tasks.evaluation import less_baseline
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
@@ -66,7 +66,7 @@ Told = StepRecord | EvaluationRecord | Event
 AFTERWARDS_SECONDS = 6.0
 """What is kept of a wall-time budget for baselines, samples, the manifest and the report: of a minute and more, all of
 it, of less a share and one second; more where other programs have the cores, at most `MOST_SLOWED` times as much."""
-MOST_SLOWED = 3.0
+MOST_SLOWED = 5.0
 
 LEAST_SECONDS = 4.0
 """A training and its validation have this long however long its text took to read, of less than 10 s four tenths."""
@@ -419,6 +419,8 @@ class _Session:
                     if yardsticks.note:
                         listening.say(yardsticks.note)
                 judged = _judge(_completed(parts, folder), folder, store)
+                if judged is not None and judged.note:
+                    listening.say(f"{judged.note}; of all: qkv eval {typed(folder.path)}")
                 bits = bits_per_byte(parts, outcome.best_loss)
         n, seconds = sum(entry.parameter.numel() for entry in parts.catalogue), listening.seconds()
         found = {"judged": judged, "bits_per_byte": bits, "parameters": n, "total_seconds": seconds}
@@ -473,13 +475,15 @@ class _Session:
 
     def _left(self) -> float:
         """Seconds of the wall-time budget that are left for the loop, what follows it taken off."""
-        task, budget = self.parts.task, 60 * self.parts.config.training.minutes
-        afterwards = min(AFTERWARDS_SECONDS, 1 + budget / 12) + min(task.afterwards_seconds, budget / 6)
+        task, config = _judging(self.parts), self.parts.config
+        budget, sizes = 60 * config.training.minutes, config.model.sizes
+        judging = task.judging_seconds(self.parts.corpus, sizes)
+        afterwards = min(AFTERWARDS_SECONDS, 1 + budget / 12) + min(judging, budget / 6)
         if budget < BRIEF_SECONDS:
-            afterwards += task.baselines_seconds(self.parts.corpus, self.cache)
+            afterwards += task.baselines_seconds(self.parts.corpus, sizes, self.cache)
         afterwards *= min(MOST_SLOWED, slowdown())
         spent = self.listening.seconds() + (self.resume_from.state.train_seconds if self.resume_from else 0.0)
-        return (budget - spent - afterwards) / (1 + min(1.0, self.parts.config.control_share) * self._has_null)
+        return (budget - spent - afterwards) / (1 + min(1.0, config.control_share) * self._has_null)
 
     def _taught(self) -> Parts:
         """The parts with the teachers that the run is to learn from, trained where the folder has them not yet."""
@@ -529,7 +533,12 @@ def _judge(parts: Parts, folder: RunFolder, store: Store) -> Evaluation | None:
     with _best_weights(parts, folder):
         if found := parts.task.decisions(parts.model, parts.corpus):
             store.set_fact("decisions", found)
-        return parts.task.evaluate(parts.model, parts.corpus)
+        return _judging(parts).evaluate(parts.model, parts.corpus)
+
+
+def _judging(parts: Parts) -> Task:
+    """The task that a run ends with: in brief where its time is."""
+    return parts.task.in_brief() if 0 < 60 * parts.config.training.minutes < BRIEF_SECONDS else parts.task
 
 
 def _less_ngram(parts: Parts, folder: RunFolder, found: Yardsticks) -> JsonObject | None:

@@ -22,7 +22,7 @@ from qkv.models.zoo import EncoderDecoderLM
 DEFAULT_BEAMS = 5
 DEFAULT_PENALTY = 1.0
 
-_GROUP_TOKENS = 8192
+_GROUP_TOKENS = 16_384
 """Source tokens times beams that go through together."""
 
 
@@ -109,8 +109,7 @@ class _Group:
         last = torch.full((len(self.sentence), 1), start, device=self.device)
         for length in range(1, int(self.most.max()) + 1):
             h = self.model.dec.hidden(last, context=self.context, context_mask=self.context_mask, cache=cache)
-            parents, tokens, scores = self._candidates(self.model.unembed(h[:, -1]))
-            keep, token, score = self._choose(parents, tokens, scores, length)
+            keep, token, score = self._choose(*self._candidates(self.model.unembed(h[:, -1])), length)
             if not len(keep):
                 break
             self.ids = np.concatenate([self.ids[keep], token[:, None]], axis=1)
@@ -124,19 +123,17 @@ class _Group:
             last = torch.from_numpy(token[:, None].copy()).to(self.device)
         return [found for found in self.best if found is not None]
 
-    def _candidates(self, logits: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The 2 * beams likeliest continuations of every row, one array each [row, candidates]: row, token, sum."""
+    def _candidates(self, logits: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """The 2 * beams likeliest continuations of every row: tokens and sums [row, candidates]."""
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
         if self.how.banned:
             logits[:, list(self.how.banned)] = -math.inf
         found = logits.log_softmax(dim=-1).topk(min(2 * self.how.beams, logits.shape[1]), dim=-1)
         sums = found.values.double().cpu().numpy() + self.scores[:, None]
-        return np.arange(len(sums))[:, None].repeat(sums.shape[1], 1), found.indices.cpu().numpy(), sums
+        return found.indices.cpu().numpy(), sums
 
-    def _choose(
-        self, parents: np.ndarray, tokens: np.ndarray, sums: np.ndarray, length: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _choose(self, tokens: np.ndarray, sums: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(row gone on from, token, sum) of every beam that stays open; those that end are kept where they are best.
 
         Per sentence the 2 * beams likeliest candidates are looked at in order: an end among the first `beams` is a
@@ -146,17 +143,18 @@ class _Group:
         starts = np.flatnonzero(np.r_[True, self.sentence[1:] != self.sentence[:-1]])
         for first, stop in zip(starts, [*starts[1:], len(self.sentence)], strict=True):
             sentence = int(self.sentence[first])
-            part = slice(first, stop)
-            flat = sums[part].ravel()
+            flat = sums[first:stop].ravel()
             order = np.argsort(-flat, kind="stable")[: 2 * self.how.beams]
+            rows, words = first + order // sums.shape[1], tokens[first:stop].ravel()[order]
             opened: list[tuple[int, int, float]] = []
-            for rank, place in enumerate(order):
-                row, word, total = (x[part].ravel()[place] for x in (parents, tokens, sums))
+            for rank, (row, word, total) in enumerate(
+                zip(rows.tolist(), words.tolist(), flat[order].tolist(), strict=True)
+            ):
                 if word == self.how.end:
                     if rank < self.how.beams:
-                        self._finish(sentence, self.ids[row], float(total), length, True)
+                        self._finish(sentence, self.ids[row], total, length, True)
                 elif len(opened) < self.how.beams and total > -math.inf:
-                    opened.append((int(row), int(word), float(total)))
+                    opened.append((row, word, total))
             if not self._is_done(sentence, opened, length):
                 kept += opened
         row, word, total = zip(*kept, strict=True) if kept else ((), (), ())

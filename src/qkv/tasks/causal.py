@@ -77,7 +77,7 @@ class Causal(TextTask):
             note=found.note,
         )
 
-    def baselines_seconds(self, data: "Corpus", cache: Path | None) -> float:
+    def baselines_seconds(self, data: "Corpus", sizes: "Sizes", cache: Path | None) -> float:
         """By `qkv.data.baseline.text.expected_seconds`."""
         return expected_seconds(data, cache)
 

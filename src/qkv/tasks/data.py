@@ -144,6 +144,6 @@ class TaskData(Protocol[DataT]):
         """
         return None
 
-    def baselines_seconds(self, data: DataT, cache: Path | None) -> float:
+    def baselines_seconds(self, data: DataT, sizes: "Sizes", cache: Path | None) -> float:
         """About how long that takes on a core of its own, by sizes alone; 0 where it is kept or hardly anything."""
         return 0.0

@@ -12,7 +12,7 @@ independent.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ NORMAL = 1.959963984540054
 """The 97.5 % point of the normal distribution."""
 _RESAMPLES = 400
 """Of a bootstrap (Efron 1979, Annals of Statistics 7)."""
+_POSITIONS = 2048
+"""That are scored together, at least 16 windows."""
 PAIRED, _TOGETHER = 256, 8
 """A model is compared with a baseline in about so many windows at most, so many of them side by side."""
 
@@ -56,8 +58,6 @@ class Objective(Protocol[ReadT, ModelT]):
     taught: ClassVar[bool] = False
     """Whether it can learn from the answers of teachers (`recipe.teaching`): it has fields `teachers` and `joined`,
     and a method `answers(model, batch)` that gives probabilities [n_targets, n_classes]."""
-    afterwards_seconds: ClassVar[float] = 0.0
-    """What that may take of a wall-time budget."""
     ordered: ClassVar[bool] = False
     """Whether the loss is also reported by the place of a target in its window."""
 
@@ -96,6 +96,14 @@ class Objective(Protocol[ReadT, ModelT]):
         """Loss and figures over the whole validation split, with intervals."""
         return evaluate(model, self, data)
 
+    def in_brief(self) -> Self:
+        """The same task, with what such an evaluation takes cut down: for a training of less than two minutes."""
+        return self
+
+    def judging_seconds(self, data: ReadT, sizes: "Sizes") -> float:
+        """About how long that evaluation takes on two cores, by sizes alone; 0 where there is none."""
+        return 0.0
+
     def decisions(self, model: ModelT, data: ReadT) -> JsonObject:
         """What a report shows of the model's decisions on the validation data; empty for most tasks."""
         return {}
@@ -120,8 +128,12 @@ def validation_loss(model: ModelT, task: Objective[ReadT, ModelT], corpus: ReadT
     return total / n_targets
 
 
-def evaluate(model: ModelT, task: Objective[ReadT, ModelT], corpus: ReadT, batch_size: int = 16) -> Evaluation:
-    """Loss and accuracy over the whole validation split, with 95 % intervals; bits per byte where defined."""
+def evaluate(model: ModelT, task: Objective[ReadT, ModelT], corpus: ReadT, batch_size: int = 0) -> Evaluation:
+    """Loss and accuracy over the whole validation split, with 95 % intervals; bits per byte where defined.
+
+    batch_size: examples that are scored together; 0: 16, or as many as have some 2,000 positions.
+    """
+    batch_size = batch_size or max(16, _POSITIONS // model.config.sizes.n_ctx)
     device = next(model.parameters()).device
     sums, places = [], _ByPosition()
     for batch in task.val_batches(corpus, model.config.sizes, batch_size):

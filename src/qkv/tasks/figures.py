@@ -62,6 +62,8 @@ class Evaluation:
     """How many items (windows, texts, pairs, images) they came from: the interval's sample size."""
     by_position: tuple[AtPosition, ...] = ()
     """The loss by place in the window, places 1, 2, 3-4, 5-8, ...; empty for a task whose targets have no order."""
+    note: str = ""
+    """What of the split a figure leaves out, as a sentence without its full stop."""
 
     @property
     def accuracy(self) -> float | None:

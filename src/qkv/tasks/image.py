@@ -19,12 +19,13 @@ from torch import Tensor
 from qkv.data.augmenting import augmented
 from qkv.data.baseline.classes import image_baselines
 from qkv.data.config import DataConfig, ImageOptions
-from qkv.data.images import Images, is_idx_name, load_images, read_idx
+from qkv.data.images import Images, load_images, read_idx
 from qkv.data.packing import once_an_epoch
 from qkv.data.sources.image_files import read_pictures
 from qkv.errors import SourceError
 from qkv.models.layout import Patches
 from qkv.models.zoo import ImageClassifier
+from qkv.signatures import is_idx_name
 from qkv.tasks.batch import Batch
 from qkv.tasks.data import class_yardsticks
 from qkv.tasks.figures import Scores
@@ -61,7 +62,6 @@ class Image(Task[Images, ImageClassifier]):
     prompt: ClassVar[str] = "picture.png"
     given: ClassVar[str] = "the image"
     judged: ClassVar[bool] = True
-    afterwards_seconds: ClassVar[float] = 8.0
     yardsticks: ClassVar[Mapping[str, str]] = {
         "majority": "the most frequent class",
         "linear": "the linear model (logistic regression on pixels)",
@@ -103,6 +103,10 @@ class Image(Task[Images, ImageClassifier]):
     def baselines(self, data: Images, sizes: "Sizes", cache: Path | None) -> Yardsticks:
         """The most frequent class, and a linear model of the pixels."""
         return class_yardsticks(image_baselines(data), "linear")
+
+    def judging_seconds(self, data: Images, sizes: "Sizes") -> float:
+        """Measured on 10,000 images of 28 x 28 pixels, 4 layers of 96."""
+        return 5e-4 * len(data.val)
 
     def keepsakes(self, data: Images) -> Mapping[str, object]:
         """The first validation image of each of some classes, whole: uint8 [channels, height, width] as base64."""

@@ -102,9 +102,9 @@ class Masked(TextTask):
         nats = {name: facts[name] for name in ("unigram", "ngram", "ngram_order")}
         return Yardsticks(summary={}, nats=nats, facts=facts, by_target=by_target, note=facts["note"])
 
-    def baselines_seconds(self, data: "Corpus", cache: Path | None) -> float:
+    def baselines_seconds(self, data: "Corpus", sizes: "Sizes", cache: Path | None) -> float:
         """By `qkv.data.baseline.both_sides.expected_seconds`."""
-        return expected_seconds(data)
+        return expected_seconds(data, self.hidden_text(data, sizes), cache)
 
     def hidden_text(self, data: "Corpus", sizes: "Sizes") -> Hidden:
         """The validation text as a model of these sizes sees it, up to as many hidden tokens as counting scores.

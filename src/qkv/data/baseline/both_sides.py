@@ -73,13 +73,19 @@ def hidden_baselines(corpus: Corpus, text: Hidden, cache: Path | None) -> tuple[
         facts = {"unigram": float(found.unigram.mean()), "ngram": float(found.ngram.mean())}
         return facts | {"ngram_order": found.order, "weights": found.weights, "note": _note(corpus, text)}, found.ngram
 
+    return kept_or_made(cache, _name(corpus, text), make)
+
+
+def _name(corpus: Corpus, text: Hidden) -> str:
+    """Where they are kept."""
     hashes = (hashlib.sha256(part.tobytes()).hexdigest() for part in text)
-    facts = (corpus.sha256, corpus.tokenizer.sha256, len(corpus.train), *hashes)
-    return kept_or_made(cache, f"baselines/both-{cache_key(*facts)}.json", make)
+    return f"baselines/both-{cache_key(corpus.sha256, corpus.tokenizer.sha256, len(corpus.train), *hashes)}.json"
 
 
-def expected_seconds(corpus: Corpus) -> float:
-    """About how long `hidden_baselines` takes on a core of its own, by sizes alone."""
+def expected_seconds(corpus: Corpus, text: Hidden, cache: Path | None) -> float:
+    """About how long `hidden_baselines` takes on a core of its own, by sizes alone; 0 where they are kept."""
+    if cache is not None and (cache / _name(corpus, text)).is_file():
+        return 0.0
     d_vocab, n_train = corpus.tokenizer.d_vocab, min(len(corpus.train), MOST_COUNTED)
     fitted = d_vocab * min(_most_fitted(d_vocab), RATE * HELD_OUT * n_train)
     return 2e-6 * n_train + 1.2e-6 * fitted + 4e-8 * min(CELLS_SCORED, RATE * len(corpus.val) * d_vocab)

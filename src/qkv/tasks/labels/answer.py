@@ -89,7 +89,7 @@ class Answer(Tag):
         note = f"the baseline was fitted to {len(chosen):,} of {len(texts):,} questions" * (len(chosen) < len(texts))
         return Yardsticks(summary=scores[self.metric], facts=scores | {"note": note}, note=note)
 
-    def baselines_seconds(self, data: Examples, cache: Path | None) -> float:
+    def baselines_seconds(self, data: Examples, sizes: Sizes, cache: Path | None) -> float:
         """By words: 5 s for 200,000 that are fitted to, and 0.4 s for each 100,000 that are scored."""
         return 2.7e-5 * min(len(data.train), MOST_FITTED) + 4e-6 * len(data.val)
 
