@@ -190,7 +190,7 @@ def test_a_resumed_run_has_the_minutes_that_are_left(
     found = Checkpoint(path=Path(), state=TrainingState(step=9, horizon=900, train_seconds=spent))
     whole = {"parts": parts, "folder": RunFolder("nowhere"), "cache": None, "ranks": ALONE}
     _Session(listening=Listening(), resume_from=found, **whole).loop([])
-    assert given["deadline_seconds"] == pytest.approx(left, abs=0.1) and not given["scores_start"]
+    assert given["deadline_seconds"] == pytest.approx(left, abs=0.5) and not given["scores_start"]
 
 
 @pytest.mark.parametrize(("minutes", "kept"), [(1.0, 10.0), (2.0, 20.0), (5.0, 20.0)])

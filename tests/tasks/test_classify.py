@@ -93,6 +93,19 @@ def test_time_is_kept_for_the_linear_model_by_the_characters_that_it_counts(data
     )
 
 
+def test_a_linear_model_that_is_kept_has_the_same_numbers_and_takes_no_time(data: Examples, tmp_path, monkeypatch):
+    sizes = Sizes(d_vocab=1, d_model=1, n_layers=1, n_heads=1, n_ctx=32)
+    first, again = (dataclasses.replace(data, cache=tmp_path) for _ in range(2))
+    linear, held = first.linear
+    assert Classify().baselines_seconds(first, sizes, None) == 0.0
+    monkeypatch.setattr("qkv.data.examples.fit_linear", lambda *given, **named: pytest.fail("fitted again"))
+    found, logits = again.linear
+    assert np.array_equal(held, logits) and held.shape == (len(data.weighed), 2)
+    assert all(np.array_equal(value, found.tensors()[name]) for name, value in linear.tensors().items())
+    others = dataclasses.replace(data, cache=tmp_path, weights=np.array([1.0, 2.0]))
+    assert not others.keeps_linear
+
+
 def test_wilsons_interval_is_that_of_scipy() -> None:
     from scipy import stats
 

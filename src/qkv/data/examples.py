@@ -6,6 +6,7 @@ depends on the texts and on no seed; on their order only where so many share a p
 Classes are those of the training part; a label that occurs elsewhere only is an error with its line.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import safetensors.numpy
 
 from qkv.data.baseline.linear import (
     BETWEEN,
@@ -28,10 +30,11 @@ from qkv.data.baseline.linear import (
     of_classes,
     of_sets,
     of_values,
+    read_linear,
     sample,
 )
 from qkv.data.baseline.words import OfWords, contexts, runs_of
-from qkv.data.caching import cache_key
+from qkv.data.caching import cache_key, read_cached, write_cached
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.corpus import Progress, fitted_tokenizer, joined_hash
 from qkv.data.dataset import DataSet
@@ -221,6 +224,8 @@ class Examples(DataSet):
     class for each word. Of words, `held` and `groups` are of words too."""
     weights: np.ndarray | None = None
     """float64 [n_classes]: what a text of each class counts in training; None: all count alike."""
+    cache: Path | None = field(default=None, repr=False)
+    """Where the linear model is kept."""
 
     @property
     def n_train(self) -> int:
@@ -273,10 +278,35 @@ class Examples(DataSet):
         return self.counted[self.held[self.counted]]
 
     @cached_property
+    def linear_name(self) -> str:
+        """What the linear model is kept under: the hash of all that it is made of."""
+        part = self.train
+        given = part.classes, part.wanted, part.values, self.held, self.weights, self.counted
+        hashes = ["" if one is None else hashlib.sha256(one.tobytes()).hexdigest() for one in given]
+        texts = hashlib.sha256()
+        for text in part.read:
+            texts.update(text.encode() + b"\0")
+        return f"baselines/linear-{cache_key(self.shape, len(self.classes), texts.hexdigest(), *hashes)}.safetensors"
+
+    @property
+    def keeps_linear(self) -> bool:
+        """Whether the linear model need not be fitted any more."""
+        return self.cache is not None and (self.cache / self.linear_name).is_file()
+
+    @cached_property
     def linear(self) -> tuple[Linear, np.ndarray]:
         """The linear model of the training texts, and the logits [n_weighed, n_classes] that one without the held texts
-        gives to those that are `weighed`. 5 to 6 s for a million characters.
+        gives to those that are `weighed`. 5 to 6 s for a million characters, unless it is in the cache.
         """
+        kept = read_cached(self.cache, self.linear_name)
+        if kept is None:
+            linear, scores = self._fitted()
+            kept = safetensors.numpy.save(linear.tensors() | {"held": np.ascontiguousarray(scores)})
+            write_cached(self.cache, self.linear_name, kept)
+        tensors = safetensors.numpy.load(kept)
+        return read_linear(tensors, OfWords if self.shape == "words" else Linear), tensors["held"]
+
+    def _fitted(self) -> tuple[Linear, np.ndarray]:
         inside = self.counted
         held, n_classes = self.held[inside], len(self.classes)
         texts = [self.train.read[i] for i in inside.tolist()]
@@ -362,6 +392,7 @@ def load_examples(
         rule=rule,
         note=source.note,
         receipt=_receipt(source, val, held_out, columns),
+        cache=cache,
     )
 
 
