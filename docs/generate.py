@@ -667,13 +667,19 @@ def _in_two_recipes(name: str) -> list[str]:
 
 
 def _over_sizes(name: str) -> list[str]:
-    """What the kept ladder of a question says, with its picture and table; empty where none is kept."""
+    """What the kept ladders of a question say, each with its picture and table; empty where none is kept."""
+    return [*_ladder_section(name, "Only at this size?"), *_ladder_section(f"{name}-depth", "Is it the depth?")]
+
+
+def _ladder_section(name: str, heading: str) -> list[str]:
     found = _ladder(name)
     if found is None:
         return []
+    sizes = ",".join(dict.fromkeys("{}x{}".format(*row["size"]) for row in found["cells"]))
+    own = f" --sizes {sizes}" if name != found["study"] else ""
     published = re.sub(r"\b\d+\.\d\d\b", r"`\g<0>`", " ".join(published_sentences(found)))  # as they were printed
     return [
-        "## Only at this size?",
+        f"## {heading}",
         "",
         f"{trend_sentence(found)} {counting_sentence(found)} {predicted_sentence(found)}".rstrip(),
         "",
@@ -688,7 +694,7 @@ def _over_sizes(name: str) -> list[str]:
         *(f"- {words}" for words in further_sentences({**found, "left_out": ""})),
         f"- {found['software']}; text sha256 `{found['source']['sha256'][:16]}`."
         f" [Its log](ladders/{name}.jsonl.bz2) has a row for every training.",
-        f"- To repeat it: `qkv study {name} TEXT --ladder --minutes {found['minutes']['budget']:g}`.",
+        f"- To repeat it: `qkv study {found['study']} TEXT --ladder{own} --minutes {found['minutes']['budget']:g}`.",
         "",
         "</details>",
         "",
@@ -702,20 +708,21 @@ def _ladder_table(found: dict[str, Any]) -> list[str]:
 
 
 def _ladder(name: str) -> dict[str, Any] | None:
-    """The kept ladder of a question; None where there is none."""
+    """A kept ladder, by the name of its file: of a question, or with `-depth` behind it; None where there is none."""
     path = HERE / "answers" / "ladders" / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def _ladders() -> dict[str, dict[str, Any]]:
-    """The kept ladders by question."""
-    return {name: found for name in questions() if (found := _ladder(name))}
+    """The kept ladders by the names of their files."""
+    files = (HERE / "answers" / "ladders").glob("*.json")
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(files)}
 
 
 def kept_ladders() -> str:
     """Of the kept ladders, what `qkv.inspection.answers.ladders` reads."""
     parts = ("study", "of", "effect_unit", "verdict", "condition", "last", "lines")
-    told = {name: {part: found[part] for part in parts} for name, found in _ladders().items()}
+    told = {name: {part: found[part] for part in parts} for name, found in _ladders().items() if name in questions()}
     return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
 
 
