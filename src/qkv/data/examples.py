@@ -378,22 +378,13 @@ def load_examples(
     classes = classes or _points(np.array(sides[0][1], dtype=np.float64))
     train, measured = (_labelled(side, tokenizer, columns, classes, shape) for side in sides)
     return Examples(
-        name=source.name,
-        kind=source.kind,
+        name=source.name, kind=source.kind, note=source.note, rule=rule, shape=shape, classes=classes, cache=cache,
         sha256=source.sha256 if val is None else joined_hash(source.sha256, val.sha256),
-        tokenizer=tokenizer,
-        train=train,
-        val=measured,
-        classes=classes,
+        tokenizer=tokenizer, train=train, val=measured, groups=train.each(together),
         held=train.each(_held(numbers[mine], together, sketches.keys[mine]) & holds),
-        groups=train.each(together),
-        shape=shape,
         weights=balanced(train.classes, len(classes)) if options.class_weights == "balanced" else None,
-        rule=rule,
-        note=source.note,
         receipt=_receipt(source, val, held_out, columns),
-        cache=cache,
-    )
+    )  # fmt: skip
 
 
 def _classes(source: LabelledTexts) -> tuple[str, ...]:
