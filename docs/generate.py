@@ -52,13 +52,11 @@ from qkv.studies.engine.assembly import preset_of
 from qkv.studies.engine.store import read_rows
 from qkv.studies.expectation import OUTCOMES
 from qkv.studies.ladder.result import (
-    CELL_COLUMNS,
     cell_cells,
-    counting_sentence,
+    cell_columns,
     further_sentences,
-    predicted_sentence,
     published_sentences,
-    trend_sentence,
+    sentence,
 )
 from qkv.studies.question import Ask, Question
 from qkv.studies.questions import questions
@@ -131,9 +129,8 @@ def presets_page() -> str:
         if preset.changes:
             lines += ["Changes that belong to it: " + ", ".join(f"`{change}`" for change in preset.changes) + ".", ""]
         lines += ["| statement | true? |", "|---|---|"]
-        for sentence in card(preset):
-            answer = "yes" if sentence.holds else "no"
-            lines.append(f"| {sentence.text} | {answer}{': ' + sentence.why if sentence.why else ''} |")
+        for said in card(preset):
+            lines.append(f"| {said.text} | {'yes' if said.holds else 'no'}{': ' + said.why if said.why else ''} |")
     return "\n".join([*lines, ""])
 
 
@@ -529,7 +526,7 @@ def _in_finding(study: str, arm: str | None, name: str) -> str:
     if study == "ladder":
         found = _ladder(name)
         assert found is not None, f"no ladder of {name} is kept"
-        said = f"{trend_sentence(found)} {counting_sentence(found)} {predicted_sentence(found)}".rstrip()
+        said = sentence(found)
         picture = f"![The effect against the number of weights, with its trend](answers/{name}-ladder.svg)"
         return "\n".join([said, "", picture, "", *_ladder_table(found)])
     kept = _result(f"{study}-full")
@@ -684,7 +681,7 @@ def _ladder_section(name: str, heading: str) -> list[str]:
         f"## {heading}",
         "",
         *([_by_depth(found), ""] if own else []),
-        f"{trend_sentence(found)} {counting_sentence(found)} {predicted_sentence(found)}".rstrip(),
+        sentence(found),
         "",
         f"![The effect against the number of weights, with its trend]({name}-ladder.svg)",
         "",
@@ -718,7 +715,7 @@ def _by_depth(found: dict[str, Any]) -> str:
 
 def _ladder_table(found: dict[str, Any]) -> list[str]:
     """Every size of a ladder at every length, as a table."""
-    table = [CELL_COLUMNS, ["---"] * len(CELL_COLUMNS), *(cell_cells(row, found) for row in found["cells"])]
+    table = [head := cell_columns(found), ["---"] * len(head), *(cell_cells(row, found) for row in found["cells"])]
     return ["| " + " | ".join(cells) + " |" for cells in table]
 
 

@@ -172,12 +172,12 @@ def some(words: Sequence[str], most: int = 12) -> str:
 # sizes and times
 
 
-def in_words(n: float) -> str:
-    """A large number in two digits: 60 thousand, 1.2 million."""
+def in_words(n: float, digits: int = 2) -> str:
+    """A large number in two digits, or more: 60 thousand, 1.2 million."""
     power, unit = next(
         pair for pair in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1, "")) if n >= pair[0]
     )
-    return f"{float(f'{n / power:.2g}'):g} {unit}".strip()
+    return f"{float(f'{n / power:.{digits}g}'):g} {unit}".strip()
 
 
 def megabytes(n_bytes: float) -> str:

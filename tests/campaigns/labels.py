@@ -6,7 +6,8 @@
 Every line of --out is one training with which test texts it and the linear model got right; what is there already is
 not trained again, so the same command goes on where it was stopped. The table has a row for each set and size: mean
 accuracies over seeds, their difference with a 95% interval over test texts (each text's mean over the seeds, paired),
-its range over seeds, and the calibration error. A seed draws the training rows too, so sets of one size differ.
+its range over seeds, and the calibration error, with what chance alone gives on so few texts. A seed draws
+the training rows too, so sets of one size differ.
 
 Sets, made of the files of $QKV_DATA: SST-2 sentences and phrases (test: its dev set); the speaker of a passage of
 tinyshakespeare, among the six who speak most; whether two neighboring words of a sentence of WikiText-2 were swapped;
@@ -28,6 +29,8 @@ from command import fresh, machine, qkv
 Rows = list[tuple[str, str]]
 """(text, label)."""
 _TEST = 2000
+MISSES = ("calibration", "chance")
+"""The calibration error, and what chance alone gives on as many texts of exact probabilities."""
 
 
 def main() -> None:
@@ -81,6 +84,7 @@ def measured(train: Rows, test: Rows, key: dict) -> dict:
         "stated": made["accuracy"],
         "share": made.get("attention_share"),
         "calibration": judged.get("calibration_error"),
+        "chance": judged.get("calibration_by_chance"),
         "ours": "".join(str(int(a == label)) for a, (_, label) in zip(answers, test, strict=True)),
         "linear": "".join(str(int(right)) for right in counted(train, test)),
     }
@@ -101,7 +105,8 @@ def counted(train: Rows, test: Rows) -> list[bool]:
 def table(found: list[dict]) -> str:
     """A row for each set, size and way of training."""
     rows = [
-        "set                     n  seeds   ours  linear  difference (95%)            over seeds        calibration"
+        "set                     n  seeds   ours  linear  difference (95%)            over seeds        "
+        "calibration error (by chance)"
     ]
     keys = dict.fromkeys((f["set"], f["n"], f["minutes"], tuple(f["options"])) for f in found)
     for key in keys:
@@ -110,11 +115,11 @@ def table(found: list[dict]) -> str:
         each = (ours - linear).mean(0)
         reach = 1.96 * each.std(ddof=1) / np.sqrt(len(each))
         seeds = (ours - linear).mean(1)
-        off = np.mean([f["calibration"] for f in mine if f["calibration"] is not None] or [np.nan])
+        off, chance = (np.mean([f[name] for f in mine if f[name] is not None] or [np.nan]) for name in MISSES)
         rows.append(
             f"{key[0]:18} {key[1]:6,} {len(mine):6} {ours.mean():6.1%} {linear.mean():7.1%}  {each.mean():+.3f}"
             f" ({each.mean() - reach:+.3f} to {each.mean() + reach:+.3f})  {seeds.min():+.3f} to {seeds.max():+.3f}"
-            f"  {off:.3f}  {' '.join(key[3])}"
+            f"  {off:.3f} ({chance:.3f})  {' '.join(key[3])}"
         )
     return "\n".join(rows)
 
@@ -136,10 +141,10 @@ def _labelled(path: Path) -> Rows:
 
 
 def speakers(folder: Path) -> tuple[Rows, Rows]:
-    """Passages of the six who speak most, the last fifth of the plays as the test."""
+    """Passages of the six who speak most."""
     found = re.findall(r"(?m)^([A-Z][A-Za-z ]+):\n((?:.+\n?)+)", (folder / "tinyshakespeare/input.txt").read_text())
     who = {name for name, _ in Counter(name for name, _ in found).most_common(6)}
-    return _split([(" ".join(text.split()), name) for name, text in found if name in who], apart=False)
+    return _split([(" ".join(text.split()), name) for name, text in found if name in who])
 
 
 def swapped(folder: Path) -> tuple[Rows, Rows]:
@@ -154,7 +159,7 @@ def swapped(folder: Path) -> tuple[Rows, Rows]:
                 at = int(draws.integers(len(words) - 1))
                 words[at], words[at + 1] = words[at + 1], words[at]
             rows.append((" ".join(words), "swapped" if swap else "plain"))
-    return _split(rows, apart=True)
+    return _split(rows)
 
 
 def older(folder: Path) -> tuple[Rows, Rows]:
@@ -163,12 +168,12 @@ def older(folder: Path) -> tuple[Rows, Rows]:
         read = [json.loads(line) for line in file]
     articles = [(int(one["id"]), " ".join(one["text"].split()[:60])) for one in read if one["text"].strip()]
     middle = np.median([number for number, _ in articles])
-    return _split([(text, "older" if number < middle else "newer") for number, text in articles], apart=True)
+    return _split([(text, "older" if number < middle else "newer") for number, text in articles])
 
 
-def _split(rows: Rows, *, apart: bool) -> tuple[Rows, Rows]:
-    """Training rows and test rows that none of them equals; `apart` draws the test, else it is the last fifth."""
-    order = np.random.default_rng(1).permutation(len(rows)) if apart else np.arange(len(rows))
+def _split(rows: Rows) -> tuple[Rows, Rows]:
+    """Training rows, and a fifth of all rows, at most 2,000, as test rows that none of them equals."""
+    order = np.random.default_rng(1).permutation(len(rows))
     n = min(_TEST, len(rows) // 5)
     test = [rows[i] for i in order[-n:]]
     known = {text for text, _ in test}

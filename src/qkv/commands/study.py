@@ -177,11 +177,11 @@ def _print(verdict: JsonMapping) -> None:
 
 def _print_ladder(found: JsonMapping) -> None:
     """The trend, its condition, every size, and the rest."""
-    from qkv.studies.ladder.result import CELL_COLUMNS, cell_cells, further_sentences, published_sentences
+    from qkv.studies.ladder.result import cell_cells, cell_columns, further_sentences, published_sentences
 
     print(found["sentence"] + "\n")
     print(found["condition"] + "\n")
-    screen.print_table(CELL_COLUMNS, (cell_cells(row, found) for row in found["cells"]))
+    screen.print_table(cell_columns(found), (cell_cells(row, found) for row in found["cells"]))
     print()
     for words in (*further_sentences(found), *published_sentences(found)):
         print(f"- {words}")

@@ -57,17 +57,18 @@ def result_of(question: Question, climb: Climb, plan: JsonMapping, spent: float)
 
 
 def _cell(climb: Climb, cell: Cell, ngram: float) -> JsonObject:
-    """One cell in figures: its effect with the interval over seeds, its best arm's loss, its passes and its rates."""
+    """One cell in figures: its effect with the interval over seeds, losses by arm, passes and rates."""
     values, rows = climb.values(cell), climb.rows(cell)
     arms = {arm.name: [row["loss"] for (name, _), row in rows.items() if name == arm.name] for arm in climb.any.arms}
-    loss = min((float(np.mean(losses)) for losses in arms.values() if losses), default=None) if values else None
+    losses = {arm: float(np.mean(of)) for arm, of in arms.items() if of} if values else {}
+    loss = min(losses.values(), default=None)
     low, high = interval(values) if values else (None, None)
     rates = {arm: sorted({row["lr"] for (name, _), row in rows.items() if name == arm}) for arm in arms}
     return {
         "size": name_of(cell.size), "tokens_per_weight": cell.per_weight, "weights": cell.n_weights, "name": cell.name,
         "steps": cell.steps, "tokens": cell.n_tokens, "unique_tokens": cell.n_unique, "epochs": round(cell.epochs, 3),
         "effect": float(np.mean(values)) if values else None, "low": low, "high": high, "values": values, "loss": loss,
-        "below_ngram": loss is not None and loss >= ngram, "rates": rates,
+        "losses": losses, "below_ngram": loss is not None and loss >= ngram, "rates": rates,
         "diverged": sum(row["diverged"] for row in rows.values()),
     }  # fmt: skip
 
@@ -165,9 +166,9 @@ def trend_sentence(found: JsonMapping) -> str:
     same = found["verdict"] == "does not depend on size"
     within = f" (change within ±{found['margin']:g} {unit_words(unit)})" * same
     return (
-        f"{said}{within}: {two_digits(first['value'], unit)} {unit_words(unit)} at {in_words(first['weights'])}"
-        f" weights and {two_digits(last['value'], unit)} at {in_words(last['weights'])}. Ten times as many weights"
-        f" change it by {two_digits(found['effect'], unit)} (95% interval {_bounds(found, unit)})."
+        f"{said}{within}. It is {two_digits(first['value'], unit)} {unit_words(unit)} at {in_words(first['weights'])}"
+        f" weights, by a straight line, and {two_digits(last['value'], unit)} at {in_words(last['weights'])}. Ten times"
+        f" as many weights change it by {two_digits(found['effect'], unit)} (95% interval {_bounds(found, unit)})."
     )
 
 
@@ -216,13 +217,14 @@ def further_sentences(found: JsonMapping) -> list[str]:
             "Learning rates follow a law fitted at the two smallest sizes: proportional to the number of weights to the"
             f" power of {rates['slope']:.2f}{sd}."
         )
+    checked = next((row["name"] for row in found["cells"] if row["size"] == rates["size"]), rates["size"])
     for arm, check in rates["checks"].items():
         verdict = "neither half nor twice that rate is better"
         if check["better"]:
             more = "more" if check["gain"] > rates["near"] else "no more"
             verdict = f"{check['better']} that rate is better by {check['gain']:.3f} nats per token, {more} than"
             verdict += f" {'a third of the margin' * (unit == 'nats per token') or 'the limit'} ({rates['near']:g})"
-        said.append(f"The arm ‘{arm}’ at {rates['size']}, at the rate that the law gives it: {verdict}.")
+        said.append(f"The arm ‘{arm}’ at {checked}, in one seed, at the rate that the law gives it: {verdict}.")
     said.append(
         f"Predicted before training: {cost['predicted']:.1f} minutes on {many(cost['workers'], 'core')}. The trainings"
         f" took {cost['trained']:.1f} core-minutes, this call {cost['this_call']:.1f} minutes."
@@ -238,7 +240,7 @@ def published_sentences(found: JsonMapping) -> list[str]:
     """What others found at other sizes, as their sources have it, and what differs there."""
     return [
         f"Published, {two_digits(row['effect'], row['unit'])} {unit_words(row['unit'])} at"
-        f" {in_words(row['weights'])} weights: {row['source']}. What differs: {row['differs']}."
+        f" {in_words(row['weights'], 3)} weights: {row['source']}. What differs: {row['differs']}."
         for row in found["published"]
     ]
 
@@ -257,15 +259,25 @@ def condition_words(found: JsonMapping) -> str:
     )
 
 
-CELL_COLUMNS = ("size", "tokens per weight", "weights", "effect", "95% interval", "loss", "passes", "best n-gram")
+def cell_columns(found: JsonMapping) -> tuple[str, ...]:
+    """The head of the table of cells, with a loss for each arm."""
+    losses = (f"loss: {arm}" for arm in arms_of(found))
+    return "size", "tokens per weight", "weights", *losses, "effect", "95% interval", "passes", "best n-gram"
+
+
+def arms_of(found: JsonMapping) -> list[str]:
+    """The arms of a ladder, in the order of the first complete size."""
+    return list(next((row["losses"] for row in found["cells"] if row["losses"]), {}))
 
 
 def cell_cells(row: JsonMapping, found: JsonMapping) -> tuple[str, ...]:
     """One cell for a table."""
     unit = found["effect_unit"]
-    figures = [EN_DASH] * 3
+    arms = arms_of(found)
+    figures, beats = [EN_DASH] * (len(arms) + 2), EN_DASH
     if row["effect"] is not None:
-        figures = [two_digits(row["effect"], unit), _bounds(row, unit), f"{row['loss']:.3f}"]
-    beats = "not beaten" if row["below_ngram"] else "beaten" if figures[2] != EN_DASH else EN_DASH
+        losses = (f"{row['losses'][arm]:.3f}" for arm in arms)
+        figures = [*losses, two_digits(row["effect"], unit), _bounds(row, unit)]
+        beats = "not beaten" if row["below_ngram"] else "beaten"
     weights = f"{row['weights']:,}"
     return row["size"], f"{row['tokens_per_weight']:g}", weights, *figures, f"{row['epochs']:.2g}", beats

@@ -12,8 +12,8 @@ from pathlib import Path
 from qkv.folder.run_folder import write_atomically
 from qkv.jsontypes import JsonMapping
 from qkv.studies.ladder.result import (
-    CELL_COLUMNS,
     cell_cells,
+    cell_columns,
     counting_sentence,
     further_sentences,
     predicted_sentence,
@@ -174,7 +174,7 @@ def ladder_page(found: JsonMapping) -> str:
         f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cell_cells(row, found))}</tr>"
         for row in found["cells"]
     )
-    head = "".join(f"<th>{name}</th>" for name in CELL_COLUMNS)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in cell_columns(found))
     published = published_sentences(found)
     body = "\n".join(
         [
