@@ -95,6 +95,12 @@ def test_constants_rates_and_what_has_no_values():
     nominal = contrast("n", nominal=0.05, tries=100, margin=0.02, expected=Expected(near=0.0, within=0.02))
     rates = ((0.05,) * 20, (0.15,) * 20)
     assert [judged([(nominal, numbered(x))])[0].outcome for x in rates] == ["met", "failed"]
+    for other in ("less_than", "more_than"):  # differences of two rates are none
+        one = contrast("n", nominal=0.5, margin=0.02, expected=Expected(**{other: "m"}))
+        alike, below = numbered((1.0,) * 6), numbered((0.4, 0.3, 0.4, 0.5, 0.4, 0.3))
+        assert judged([(one, alike), (contrast("m", nominal=0.5), alike)])[0].outcome == "failed"
+        outcome = judged([(one, below), (contrast("m", nominal=0.5), alike)])[0].outcome
+        assert outcome == ("met" if other == "less_than" else "failed")
     gate = contrast("gate")
     asked = contrast("a", needs="gate", expected=Expected(above=0.0))
     assert judged([(gate, {}), (asked, numbered((0.3,) * 6))])[1].outcome == "open"

@@ -222,8 +222,10 @@ def test_a_study_that_was_stopped_goes_on_and_ends_with_the_same_bytes(write, tm
     made += [None] * 5  # another budget would be turned into other steps now
     parts = runner.run_study(str(path), within=tmp_path / "parts")
     assert {**parts, "run": ""} == {**whole, "run": ""} and len(list((tmp_path / "parts").iterdir())) == 1
-    more = runner.run_study(str(path), within=tmp_path / "parts", seeds=3, minutes=5)
+    path.write_text(text.replace("seeds = 2", "seeds = 3"))
+    more = runner.run_study(str(path), within=tmp_path / "parts", minutes=5)
     assert more["seeds"] == 3 and more["run"] == parts["run"] and more["earlier_designs"] == [2]
+    assert runner.run_study(str(path), within=tmp_path / "parts", seeds=2, minutes=5)["seeds"] == 2
 
 
 # what a budget becomes
@@ -261,6 +263,7 @@ def fitted(own: Own, tmp_path: Path, minutes: float):
         (0.1, 600, None, (5, 600)),
         (0.03, None, 3, (3, 3600)),
         (0.1, 600, 4, (4, 600)),
+        (0.0, None, None, (6, 50)),  # nothing is trained, as where every arm has trainer = "none"
     ],
 )
 def test_a_budget_becomes_replicates_then_steps(write, timed, tmp_path, step, steps, seeds, wanted):
@@ -386,6 +389,16 @@ BAD = [
     (changed('["narrow", "wide"]', '["wide", "wide"]'), "expected two arms"),
     (changed('["narrow", "wide"]', '["wide"]'), "expected two arms"),
     (changed('["narrow", "wide"]', "[1, 2]"), "effects[1].between holds 1"),
+    (changed('["narrow", "wide"]', "[]"), "expected two arms"),
+    (changed("margin = 0.02", "margin = 0.02\nnominal = 0.5"), "nominal is 0.5; expected a rate from 0 to 1, of one"),
+    (
+        changed('between = ["narrow", "wide"]', 'arm = "wide"\nnominal = 0.5').replace(
+            "[arms.narrow]\nset = { d_model = 8 }\n", ""
+        ),
+        "nominal is for a rate, but loss is in nats per token",
+    ),
+    (changed("{ d_model = 32 }", '{ "optimizer.lr" = 0.5 }\ntune = "narrow"'), "sets a learning rate and takes"),
+    (changed("[arms.narrow]", '[arms.narrow]\ntune = "wide"').replace("32 }", '32 }\ntune = "narrow"'), "has none of"),
     (changed("[[effects]]", "[effects]"), "effects is {"),
     (STUDY.split("[[effects]]")[0], "effects is missing; expected a list"),
     (changed("margin = 0.02", "margin = 0"), "effects[1].margin is 0; expected a number above 0"),

@@ -181,7 +181,9 @@ def test_exact_bounds_of_a_rate_equal_scipys():
         ([0.01, -0.01, 0.005, -0.006, 0.001, 0.0], "equivalent"),
         ([1.0, -1.0, 0.5, -0.7], "unresolved"),
         ([0.0, 0.0, 0.0], "equivalent"),
-        ([0.3, 0.3, 0.3], "differs"),
+        ([0.3, 0.3, 0.3], "unresolved"),
+        ([0.1, 0.1, 0.1], "unresolved"),
+        ([0.3] * 6, "differs"),
     ],
 )
 def test_the_rule_of_the_verdict(values, verdict):
@@ -210,6 +212,18 @@ def test_signs_of_rounding_are_no_evidence():
     assert ours.judge(values, 0.03) == "unresolved" and compare(values, 0.03).p == 1.0
     assert ours.judge([1e-5] * 8, 0.03) == "equivalent" and compare([1e-5] * 8, 0.03).effect == 0.0
     assert ours.judge([1e-4] * 8, 0.03) == "differs but trivially"
+
+
+def test_few_equal_values_are_no_certainty():
+    """Whole numbers of two or three replicates are often equal by chance: steps, or an accuracy on few targets."""
+    draws = np.random.default_rng(1).normal(size=(4000, 2)).round()
+    wrong = np.mean([compare(two, 0.1).verdict == "differs" for two in draws.tolist()])
+    assert wrong < 0.06 and compare([50.0, 50.0], 10).p == 1.0
+    assert (compare([50.0, 50.0], 10).low, compare([-50.0] * 3, 10).high) == (0.0, 0.0)
+
+
+def test_what_is_no_rate_is_compared_as_it_is():
+    assert compare_rate([1.5, 1.7, 1.6], 0.5, 0.1) == compare([1.0, 1.2, 1.1], 0.1)
 
 
 @pytest.mark.parametrize("hits", range(0, 41, 2))

@@ -272,6 +272,7 @@ def test_a_trial_survives_its_text():
         ({"replicates": 1}, "--seeds 2"),
         ({"arms": (Arm(name="a", what=""), Arm(name="b", what="", lr=0.1))}, "are the same"),
         ({"arms": (Arm(name="a", what=""), Arm(name="a", what="", optimizer="sgd"))}, "two arms"),
+        ({"arms": (Arm(name="a", what="", tune="a"), Arm(name="b", what=""))}, "'a', which has none of its own"),
         ({"arms": (Arm(name="a", what=""),)}, "no arm of the design"),
         ({"contrasts": ()}, "no contrast"),
     ],
@@ -279,6 +280,11 @@ def test_a_trial_survives_its_text():
 def test_a_design_that_could_answer_nothing_is_refused(more, words):
     with pytest.raises(ConfigError, match=words):
         design(**more)
+
+
+def test_a_tuned_and_an_untuned_arm_are_two():
+    arms = Arm(name="a", what=""), Arm(name="b", what="", tune="none")
+    assert design(arms=arms).arms == arms
 
 
 def test_a_margin_of_zero_is_refused():

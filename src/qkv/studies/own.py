@@ -193,6 +193,9 @@ class Own:
         probes = {_probe_and_unit(quantity)[0] for name, quantity in terms if name == arm.name}
         probes |= set(arm.fields.get("probes", ()))
         tune = "none" if any(rate in arm.settings for rate in _RATES) else "own"
+        if arm.fields.get("tune", "none") not in ("own", "none") and tune == "none":
+            told = f"sets a learning rate and takes that of {arm.fields['tune']!r}; keep one of set and tune"
+            raise ConfigError(f"{self.path}: arms.{arm.name} {told}")
         made = Arm(
             name=arm.name,
             what=arm.what,
@@ -237,7 +240,8 @@ class Own:
         def affords(n: int) -> int:
             """Most steps for so many replicates; below 0 where there is no time for any."""
             now = timed.minutes(n)
-            return fewest + math.floor((_USED * left - now) / (longer.minutes(n) - now) * _LONGER)
+            more, spare = longer.minutes(n) - now, _USED * left - now
+            return fewest + math.floor(spare / more * _LONGER if more else min(spare, 0))  # nothing is trained: 0
 
         wishes = [(n, fewest) for n in range(_MOST_REPLICATES, 1, -1)]
         if not self.steps:
@@ -266,13 +270,14 @@ class Own:
         return steps // unit * unit
 
     def _begun(self, ask: Ask, design: Design, within: Path) -> Design | None:
-        """The design of a folder of this file and text, with the replicates that are asked for or the most it had."""
+        """The design of a folder of this file and text, with the replicates asked for, else the most it had."""
         found = []
         for place in sorted((folder_of(design, within), *folders_beside(design, within))):
             for made in designs_in(place):
                 steps = made["scale"]["steps"]
                 if made["source_sha256"] == design.source_sha256 and self.steps in (0, steps):
-                    as_begun = dataclasses.replace(self.design(ask, steps), replicates=ask.seeds or made["replicates"])
+                    n = ask.seeds or self.seeds or made["replicates"]
+                    as_begun = dataclasses.replace(self.design(ask, steps), replicates=n)
                     found += [as_begun] if folder_of(as_begun, within) == place else []
         return max(found, key=lambda each: each.replicates, default=None)
 
@@ -456,6 +461,8 @@ def _with_unit(effect: Contrast, has_unit: bool, arms: Sequence[_Arm], where: st
     if has_unit and unit != _NO_UNIT:
         of = effect.terms[0][2]
         raise ConfigError(f"{where}.unit is for a function of your own; {of} has its own, so leave it out")
+    if effect.nominal is not None and unit != _NO_UNIT and not unit.startswith("of "):
+        raise ConfigError(f"{where}.nominal is for a rate, but {effect.terms[0][2]} is in {unit}; leave it out")
     return effect if has_unit else dataclasses.replace(effect, unit=unit)
 
 

@@ -201,7 +201,8 @@ def terms_of(effect: JsonObject, where: str) -> tuple[tuple[float, str, str], ..
         raise ConfigError(f"{where}.of is {of}; expected one quantity, or two that are subtracted")
     if said == ["arm"]:
         return tuple((a, effect["arm"], quantity) for a, quantity in _ways(quantities))
-    pairs = effect["between"] if isinstance(effect["between"][0], list) else [effect["between"]]
+    given = effect["between"]
+    pairs = given if given and isinstance(given[0], list) else [given]
     for pair in pairs:
         if len(several(f"{where}.between", pair)) != 2 or pair[0] == pair[1]:
             raise ConfigError(f'{where}.between is {pair}; expected two arms, such as ["without", "with"]')
@@ -257,6 +258,8 @@ def contrast_of(
     what = effect.get("what") or made["name"]
     what = str(filled(what, {**names, "what": words.get(terms[0][1], "")}, place)) if names else what
     more: JsonObject = {key: made[key] for key in ("unit", "needs", "constant", "nominal", "tries") if key in made}
+    if (rate := more.get("nominal")) is not None and not (0 <= rate <= 1 and len(terms) == 1):
+        raise ConfigError(f"{place}.nominal is {rate}; expected a rate from 0 to 1, of one quantity of one arm")
     if "expected" in made:
         more["expected"] = Expected.read(made["expected"], made["name"])
     more["beside"] = tuple(several(f"{place}.beside", made.get("beside", [])))

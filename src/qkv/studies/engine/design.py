@@ -331,9 +331,8 @@ class Design:
         for arm in self.arms:
             if names.count(arm.name) > 1:
                 raise ConfigError(f"two arms are called {arm.name!r}; give each a name of its own")
-            followed = "" if arm.tune in ("own", "none") else arm.tune
-            differs = {k: v for k, v in arm.content().items() if k not in ("lr", "tune", "probes")}
-            content = canonical(differs | {"follows": followed})
+            differs = {k: v for k, v in arm.content().items() if k not in ("lr", "probes")}
+            content = canonical(differs | {"rate": arm.lr if arm.tune == "none" else None})
             if content in contents:
                 raise ConfigError(
                     f"the arms {contents[content]!r} and {arm.name!r} are the same, so their difference is 0 by"
@@ -342,8 +341,10 @@ class Design:
             contents[content] = arm.name
             if arm.text not in dict(self.texts):
                 raise ConfigError(f"the arm {arm.name!r} trains on {arm.text!r}, which the design does not have")
-            if arm.tune not in ("own", "none") and arm.tune not in names:
-                raise ConfigError(f"the arm {arm.name!r} takes its learning rate from {arm.tune!r}, which is no arm")
+            followed = next((one for one in self.arms if one.name == arm.tune), None)
+            if arm.tune not in ("own", "none") and (followed is None or followed.tune not in ("own", "none")):
+                why = "which is no arm" if followed is None else "which has none of its own"
+                raise ConfigError(f"the arm {arm.name!r} takes its learning rate from {arm.tune!r}, {why}")
         texts = {arm.name: dict(self.texts)[arm.text] for arm in self.arms}
         for contrast in self.contrasts:
             for arm in contrast.arms:

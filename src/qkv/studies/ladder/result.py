@@ -11,7 +11,7 @@ from qkv.studies.ladder.rungs import Climb
 from qkv.studies.ladder.trend import NO_TREND, Figure, Trend
 from qkv.studies.question import Question
 from qkv.studies.verdict.sentences import two_digits
-from qkv.studies.verdict.statistics import interval
+from qkv.studies.verdict.statistics import t_interval
 from qkv.studies.verdict.wording import unit_words
 from qkv.words import EN_DASH, in_words, listed, many
 
@@ -62,7 +62,7 @@ def _cell(climb: Climb, cell: Cell, ngram: float) -> JsonObject:
     arms = {arm.name: [row["loss"] for (name, _), row in rows.items() if name == arm.name] for arm in climb.any.arms}
     losses = {arm: float(np.mean(of)) for arm, of in arms.items() if of} if values else {}
     loss = min(losses.values(), default=None)
-    low, high = interval(values) if values else (None, None)
+    low, high = t_interval(values) if values else (None, None)
     rates = {arm: sorted({row["lr"] for (name, _), row in rows.items() if name == arm}) for arm in arms}
     return {
         "size": name_of(cell.size), "tokens_per_weight": cell.per_weight, "weights": cell.n_weights, "name": cell.name,

@@ -68,12 +68,13 @@ def compare(values: Sequence[float], margin: float) -> Comparison:
 def compare_rate(values: Sequence[float], nominal: float, margin: float, tries: int = 1) -> Comparison:
     """The same account of a rate: how often 1 was seen, less the rate that was promised.
 
-    Each value is the share of 1 among `tries` independent tries. Intervals are exact (Clopper and Pearson 1934), and
-    so is p, twice the smaller tail; none against a rate of 0 or 1, which one try may refute and none can support.
+    Each value is the share of 1 among `tries` independent tries; what is none is compared as differences are.
+    Intervals are exact (Clopper and Pearson 1934), and so is p, twice the smaller tail; none against a rate of 0 or 1,
+    which one try may refute and none can support.
     """
     stats.expected_margin(margin)
     n, hits = tries * len(values), round(tries * sum(values))
-    if n < 2:
+    if n < 2 or not stats.are_rates(values):
         return compare([value - nominal for value in values], margin)
     low, high = (bound - nominal for bound in stats.bounds_of_rate(hits, n))
     inner_low, inner_high = (bound - nominal for bound in stats.bounds_of_rate(hits, n, 0.90))

@@ -18,7 +18,7 @@ from qkv.studies.engine.store import StudyFolder
 from qkv.studies.engine.tuning import choice, report_key
 from qkv.studies.verdict.comparison import Comparison, compare, compare_rate, constant
 from qkv.studies.verdict.corrections import corrected
-from qkv.studies.verdict.statistics import beyond_rounding, bounds_of_rate, interval
+from qkv.studies.verdict.statistics import are_rates, beyond_rounding, bounds_of_rate, interval
 
 ALPHA = 0.05
 
@@ -187,26 +187,27 @@ def judged(measured: Sequence[tuple[Contrast, Values]]) -> tuple[Effect, ...]:
 
 def _outcome(contrast: Contrast, values: Values, result: Comparison, known: Mapping[str, Values]) -> str:
     """Of what was expected; open for an effect that is left out or has fewer than two values."""
-    expected = contrast.expected
+    expected, nominal = contrast.expected, _nominal(contrast)
     if expected is None:
         return ""
     if expected.other:
+        nominal = None  # differences of two rates are none
         other = known.get(expected.other, {})
         values = {replicate: value - other[replicate] for replicate, value in values.items() if replicate in other}
     if len(values) < 2 or result.verdict == "left out":
         return "open"
-    return expected.outcome(partial(_bounds, contrast, tuple(values.values()), result), contrast.margin)
+    return expected.outcome(partial(_bounds, contrast, tuple(values.values()), result, nominal), contrast.margin)
 
 
 def _bounds(
-    contrast: Contrast, values: Sequence[float], result: Comparison, x: float, confidence: float
+    contrast: Contrast, values: Sequence[float], result: Comparison, nominal: float | None, x: float, confidence: float
 ) -> tuple[float, float]:
-    """The interval of the values minus x, of the kind that the verdict rests on."""
+    """The interval of the values minus x, of the kind that the verdict rests on; nominal: the promised rate, if any."""
     if result.verdict == "constant":
         return min(values) - x, max(values) - x
-    nominal = _nominal(contrast)
-    if nominal is None:
-        return interval(beyond_rounding([value - x for value in values], contrast.margin), confidence)
+    if nominal is None or not are_rates(values):
+        away = [value - (nominal or 0.0) - x for value in values]
+        return interval(beyond_rounding(away, contrast.margin), confidence)
     low, high = bounds_of_rate(round(contrast.tries * sum(values)), contrast.tries * len(values), confidence)
     return low - nominal - x, high - nominal - x
 

@@ -55,11 +55,13 @@ def how_exact(n: int) -> str:
 def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """The interval of the median of independent values: of order statistics for 6 and more, else Student's t.
 
-    Equal values give an interval of no width. Raises ConfigError for fewer than two values.
+    Equal values give one of no width, but fewer than 6 of them show no spread: theirs reaches to 0. Raises ConfigError
+    for fewer than two values.
     """
     x = _several(values)
     if not is_exact(len(x)):
-        return t_interval(values, confidence)
+        low, high = t_interval(values, confidence)
+        return (low, high) if np.ptp(x) else (min(low, 0.0), max(high, 0.0))
     tail, near_0 = (1 - confidence) / 2, _ROUNDING * float(np.abs(x).max())
     low, high = float(lower_bound(x, tail)), -float(lower_bound(-x, tail))
     return (0.0 if abs(low) <= near_0 else low), (0.0 if abs(high) <= near_0 else high)
@@ -97,9 +99,9 @@ def _one_sided(x: np.ndarray) -> float:
     """p of the test against a median of 0 or less: the largest tail at which the lower bound is not above 0."""
     n = len(x)
     if not is_exact(n):
+        if np.ptp(x) == 0.0:
+            return 1.0  # without a spread there is nothing to tell it from chance by
         sd, mean = float(x.std(ddof=1)), float(x.mean())
-        if sd == 0.0:
-            return 0.0 if mean > 0 else 1.0
         return float(scipy().t.sf(mean / sd * math.sqrt(n), n - 1))
     ordered, levels = np.sort(x), _levels(n)
     k = int((ordered <= 0).sum())
@@ -138,7 +140,7 @@ def tost(values: Sequence[float], margin: float) -> float:
     """
     x = _several(values)
     expected_margin(margin)
-    return max(_one_sided(x + margin), _one_sided(margin - x))
+    return max(_one_sided(x + margin), _one_sided(margin - x)) if x.any() else 0.0
 
 
 def outliers(values: Sequence[float], margin: float) -> int:
@@ -148,6 +150,11 @@ def outliers(values: Sequence[float], margin: float) -> int:
     """
     far = np.abs(np.asarray(values, dtype=np.float64) - np.median(values))
     return int((far > max(margin, _FAR * 1.4826 * float(np.median(far)))).sum())
+
+
+def are_rates(values: Sequence[float]) -> bool:
+    """Whether all values lie from 0 to 1."""
+    return all(0 <= value <= 1 for value in values)
 
 
 def bounds_of_rate(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
