@@ -70,6 +70,9 @@ def test_a_group_column_is_read_kept_together_and_refused_where_it_is_not_there(
         load(path, group_column="autor")
     with pytest.raises(SourceError, match="--group-column and --label-column are both 'label'"):
         load(path, group_column="label")
+    path.write_text("text\tlabel\twho\twho\n" + "\n".join(f"{row}\tx" for row in rows) + "\n")
+    with pytest.raises(SourceError, match="has 2 columns called 'who'; give them names that differ"):
+        load(path, group_column="who")
 
 
 def load(path: Path, **more) -> Examples:

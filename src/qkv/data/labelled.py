@@ -260,6 +260,7 @@ def _rows_of(path: Path, config: DataConfig, shape: str) -> tuple[Iterator[Row],
         note = f"text from {text} labels from column {label!r}"
         roles = layout.roles(label)
         if config.group_column:
+            check_single(str(path), layout.columns, config.group_column)
             _known_column(path, config.group_column, "group", roles)
             roles |= {config.group_column: "group"}
             note += f", groups from column {config.group_column!r}"
