@@ -42,7 +42,7 @@ class Part:
     read: Callable[[], Iterator[Chunk]]
     """Gives its chunks in the order of the source."""
     n_bytes: int
-    """UTF-8 bytes of its text (for a source given for validation: of its files)."""
+    """UTF-8 bytes of its text."""
     text_file: Path | None = None
     """The file that it is a stretch of; None where there are documents."""
     stop: int = 0
@@ -90,8 +90,8 @@ def split_source(source: Source, val: Source | None = None, *, cut: bool = True)
     measured = val or source.held_out
     if measured is not None:
         return Split(
-            train=Part(read=source.chunks, n_bytes=source.n_bytes),
-            val=Part(read=measured.chunks, n_bytes=measured.n_bytes),
+            train=_whole(source),
+            val=_whole(measured),
             rule=_rule(source, val),
             many_documents=source.text_file is None or measured.text_file is None,
         )
@@ -99,6 +99,12 @@ def split_source(source: Source, val: Source | None = None, *, cut: bool = True)
     if source.published is None:
         return split
     return replace(split, rule=source.published.said(minus=split.rule))
+
+
+def _whole(source: Source) -> Part:
+    """All of a source; documents are read once for their bytes, since files also hold marks and other columns."""
+    n_bytes = source.n_bytes if source.text_file else n_utf8(text for text, _, _ in source.chunks())
+    return Part(read=source.chunks, n_bytes=n_bytes)
 
 
 def _rule(source: Source, val: Source | None) -> str:
