@@ -159,10 +159,8 @@ def _size(paths: Sequence[Path]) -> int:
 
 def _innermost(name: tuple[str, ...]) -> Role:
     """What the last of some folders and a file that says anything says."""
-    for part in reversed(name):
-        if role := role_of(part):
-            return role
-    return ""
+    found: Role = ""
+    return next(filter(None, map(role_of, reversed(name))), found)
 
 
 def _is_split(roles: Collection[Role]) -> bool:
