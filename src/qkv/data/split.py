@@ -180,16 +180,12 @@ def _survey(source: Source) -> _Survey:
     table = np.array(sizes, dtype=np.int64).reshape(-1, 3)
     if not len(table):
         raise SourceError(f"{source.name!r} holds no text")
-    return _Survey(
-        n_bytes=table[:, 0],
-        n_chars=table[:, 1],
-        files=table[:, 2],
-        sketches=Sketches(
-            keys=np.concatenate([part.keys for part in found]),
-            bins=np.concatenate([part.bins for part in found]),
-            marks=any(part.marks for part in found),
-        ),
+    joined = Sketches(
+        keys=np.concatenate([part.keys for part in found]),
+        bins=np.concatenate([part.bins for part in found]),
+        marks=any(part.marks for part in found),
     )
+    return _Survey(n_bytes=table[:, 0], n_chars=table[:, 1], files=table[:, 2], sketches=joined)
 
 
 def _split_documents(source: Source, cut: bool) -> Split:

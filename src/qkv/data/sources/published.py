@@ -95,11 +95,8 @@ class Published:
             alone = (*self.validation, *self.test)
         elif self.validation:
             used.append(f"{named(self.validation, self.folder)} for validation")
-        unread = [
-            f"{named(paths, self.folder)} {what}"
-            for paths, what in ((alone, "left alone"), (self.others, "left out"))
-            if paths
-        ]
+        rest = ((alone, "left alone"), (self.others, "left out"))
+        unread = [f"{named(paths, self.folder)} {what}" for paths, what in rest if paths]
         return "; ".join((f"published split: {', '.join(used)}", *unread))
 
 

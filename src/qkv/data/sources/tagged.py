@@ -96,10 +96,8 @@ def read_tagged(path: Path, column: str = "") -> list[TaggedText]:
 
 def _is_comment(line: str, named: bool, inside: bool) -> bool:
     """Whether a line is none of a word; outside CoNLL-U one that begins with "#" may be, such as "#Paris B-LOC"."""
-    if named or not line.startswith("#"):
-        return line.startswith("#")
-    begins = f"{line} ".startswith(("# ", "#begin document", "#end document"))
-    return begins and not inside and "\t" not in line and line.split()[-1] != OUTSIDE
+    begins = f"{line} ".startswith("#" if named else ("# ", "#begin document", "#end document"))
+    return begins and (named or not (inside or "\t" in line or line.split()[-1] == OUTSIDE))
 
 
 def _filled(cell: str, place: str, what: str) -> str:
