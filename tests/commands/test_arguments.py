@@ -37,6 +37,12 @@ def test_settings_repeat_and_join_and_keep_commas_of_values():
     }
 
 
+@pytest.mark.parametrize("mark", ["\n\n", "\n---\n", " "])
+def test_white_space_in_a_mark_that_ends_documents_stays(mark):
+    given = settings([f"data.document_end={mark}", "d_model = 64"])
+    assert given == {"data.document_end": mark, "d_model": "64"}
+
+
 @pytest.mark.parametrize("wrong", ["d_model", "=3", ""])
 def test_a_setting_without_its_parts_says_what_set_takes(wrong):
     with pytest.raises(ConfigError, match="path=value"):

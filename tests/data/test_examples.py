@@ -108,6 +108,19 @@ def test_texts_that_stand_in_both_files_are_counted(tmp_path: Path) -> None:
     assert "3 of its 4 texts also stand in the training part" in load(path, val=str(val)).rule
 
 
+def test_a_tokenizer_is_kept_for_what_a_row_has_as_well(tmp_path: Path) -> None:
+    """Ratings as classes and as values are held out by other rows, so another text is left to fit it to."""
+    draws, path, config = generator("tests", "shapes"), tmp_path / "t.tsv", {"tokenizer": "word", "vocab": 60}
+    rows = [f"{' '.join(f'w{n}' for n in draws.integers(0, 90, size=6))}\t{i % 40}" for i in range(200)]
+    path.write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+
+    def fitted(shape: str, cache: Path | None):
+        return load_examples(DataConfig(source=str(path), **config), cache=cache, shape=shape).tokenizer.to_json()
+
+    alone = [fitted(shape, None) for shape in ("class", "value")]
+    assert alone[0] != alone[1] and [fitted(shape, tmp_path / "kept") for shape in ("class", "value")] == alone
+
+
 def test_one_class_is_not_enough_and_an_unseen_one_is_named_with_its_line(tmp_path: Path) -> None:
     path, one, other = table(tmp_path / "t.tsv"), tmp_path / "one.tsv", tmp_path / "other.tsv"
     one.write_text("text\tlabel\na b\tup\nc d\tup\n")

@@ -7,8 +7,9 @@ import pytest
 
 from qkv.data.baseline.linear import cross_validated
 from qkv.data.config import DataConfig, LabelledOptions
-from qkv.data.dedup import joined_groups, phrase_groups
+from qkv.data.dedup import group_copies, joined_groups, phrase_groups, sketch
 from qkv.data.examples import Examples, load_examples
+from qkv.data.labelled import read_labelled
 from qkv.errors import SourceError
 from qkv.randomness import generator
 
@@ -46,6 +47,23 @@ def test_phrases_are_those_that_a_plain_search_finds() -> None:
     assert found.tolist() == root
 
 
+def test_texts_of_marks_alone_are_compared_by_their_marks_and_are_no_phrases(tmp_path: Path) -> None:
+    draws, path = generator("tests", "marks"), tmp_path / "morse.tsv"
+    letters = ".- -... -.-. -.. . ..-. --. .... .. .--- -.- .-.. --".split()
+    texts = sorted({" ".join(draws.choice(letters, size=int(draws.integers(2, 8)))) for _ in range(300)})
+    path.write_text("text\tlabel\n" + "".join(f"{text}\t{'ab'[len(text) % 2]}\n" for text in texts))
+    groups = group_copies(sketch([*texts, texts[7] + " "]))
+    assert groups[-1] == 7 and len(set(groups.tolist())) > 0.9 * len(texts)
+    assert phrase_groups(np.arange(3), ["wow !!!!!!", "bad !!!!!!", "!!!!!"]).tolist() == [0, 1, 2]
+    data = load(path)
+    assert len(data.val) >= len(texts) // 10 - 2 and len(data.weighed) > 10
+    assert data.sha256 != read_labelled(DataConfig(source=str(path))).sha256
+    (tmp_path / "other.tsv").write_text("text\tlabel\n" + ".-.-.-.- -\ta\n- .-.-.-.\tb\n" + f"{texts[0]}\ta\n")
+    other = load(path, val=str(tmp_path / "other.tsv"))
+    assert other.rule == "validation on other (1 of its 3 texts also stand in the training part)"
+    assert len(other.weighed) > 10
+
+
 def test_rows_of_one_name_join_their_groups() -> None:
     assert joined_groups(np.array([0, 1, 1, 3, 4]), ["a", "b", "c", "c", "a"]).tolist() == [0, 1, 1, 1, 0]
 
@@ -70,6 +88,9 @@ def test_a_group_column_is_read_kept_together_and_refused_where_it_is_not_there(
         load(path, group_column="autor")
     with pytest.raises(SourceError, match="--group-column and --label-column are both 'label'"):
         load(path, group_column="label")
+    path.write_text("text\tlabel\twho\twho\n" + "\n".join(f"{row}\tx" for row in rows) + "\n")
+    with pytest.raises(SourceError, match="has 2 columns called 'who'; give them names that differ"):
+        load(path, group_column="who")
 
 
 def load(path: Path, **more) -> Examples:

@@ -4,6 +4,8 @@ import re
 import sys
 import types
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,9 @@ from qkv.data.config import DataConfig
 from qkv.data.sources.source import open_source, open_validation
 from qkv.data.split import split_source
 from qkv.errors import MissingExtra, SourceError
+from qkv.folder.run_folder import RunFolder
 from qkv.installing import install
+from qkv.recipe import reload_data
 
 ROWS = [{"label": 1, "text": "first"}, {"label": 0, "text": " "}, {"label": 0, "text": "second"}]
 
@@ -104,3 +108,19 @@ def test_without_the_library_the_line_to_type_is_given(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtra, match=re.escape(install("hub"))):
         open_source(DataConfig(source="hf:org/known"))
+
+
+def test_a_run_on_a_named_column_is_measured_on_the_column_of_that_name(
+    library: list[tuple], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another column that holds text is not taken instead, and one that is not there is refused by name."""
+    asked: list[DataConfig] = []
+    task = types.SimpleNamespace(tokenizer="", load=lambda config, cache: asked.append(config))
+    monkeypatch.setattr(reload_data, "find_task", lambda name: task)
+    data = DataConfig(source="a.jsonl", text_column="highlights")
+    config: Any = types.SimpleNamespace(task="causal", data=data, model=types.SimpleNamespace(classes=(), patches=()))
+    reload_data.data_of(RunFolder(Path("run")), config, "hf:org/known", None)
+    reload_data.data_of(RunFolder(Path("run")), config, "hf:org/known", None, {"text_column": "text"})
+    assert [one.text_column for one in asked] == ["highlights", "text"]
+    with pytest.raises(SourceError, match="unknown column 'highlights'.*--text-column"):
+        open_validation(asked[0])

@@ -4,6 +4,7 @@ import csv
 import gzip
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from qkv.data.config import DataConfig
 from qkv.data.examples import encode_texts
 from qkv.data.images import load_images
 from qkv.data.labelled import read_labelled
+from qkv.data.sources.reading import size_of
 from qkv.data.sources.receipt import Receipt, make_receipt
 from qkv.data.sources.source import open_source
 from qkv.errors import SourceError
@@ -86,6 +88,28 @@ def test_many_files_share_entries_and_lose_no_byte(tmp_path):
     assert len(receipt.files) == 14 and all(name.endswith("/") for name in receipt.files)
     size = sum(path.stat().st_size for path in tmp_path.rglob("*.txt"))
     assert sum(share.train + share.validation + share.left_out for share in receipt.files.values()) == size
+
+
+def test_a_link_to_a_folder_is_not_followed_for_its_size_and_a_file_that_is_gone_has_none(tmp_path, monkeypatch):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "big.txt").write_bytes(b"x" * 100_000)
+    (tmp_path / "here" / ".hidden").mkdir(parents=True)
+    (tmp_path / "here" / ".hidden" / "gone").write_text("x")
+    for name in ("link", ".link"):
+        (tmp_path / "here" / name).symlink_to(tmp_path / "far")
+    (tmp_path / "here" / "a.txt").write_text(PROSE)
+    os.mkfifo(tmp_path / "here" / "pipe.gz")
+    lstat = os.lstat
+
+    def last(path):
+        return lstat(path if Path(path).name != "gone" else tmp_path / "nowhere")
+
+    monkeypatch.setattr(os, "lstat", last)
+    files = receipt_of(tmp_path / "here").files
+    left = {Path(name).name: share.left_out for name, share in files.items()}
+    assert left.pop("link") == left.pop(".link") == len(str(tmp_path / "far"))
+    assert left == {"a.txt": 0, ".hidden": 0, "pipe.gz": 0}
+    assert size_of(tmp_path / "nowhere.gz") == size_of(tmp_path / "nowhere.txt") == 0
 
 
 # where it is shown

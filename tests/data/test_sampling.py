@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from qkv.data.config import DataConfig
 from qkv.data.corpus import load_corpus
 from qkv.data.sources.sampling import held, sampled
-from qkv.data.sources.source import open_source
+from qkv.data.sources.source import open_source, open_validation
 from qkv.data.split import split_source
+from qkv.tokenizers.tokens import n_utf8
 
 
 def words(draws: random.Random, n: int) -> str:
@@ -80,6 +82,21 @@ def test_a_corpus_of_a_part_is_the_same_with_a_cache_and_is_kept_apart(table: Pa
     assert sum(len(text.encode()) for text in some.text("train")) < 70_000  # each document's end mark among them
 
 
+@pytest.mark.parametrize("mark", ["", "<|endoftext|>"])
+def test_text_alone_is_counted_also_beside_a_source_for_validation(tmp_path: Path, mark: str) -> None:
+    """A column that is not read, and marks between documents, are no text to train on."""
+    draws, paths = random.Random(5), [tmp_path / f"{name}{'.txt' if mark else '.jsonl'}" for name in ("a", "b")]
+    texts = [words(draws, 5) for _ in range(2000)]
+    rows = [json.dumps({"text": text, "meta": "m" * 300}) + "\n" for text in texts]
+    for path, n in zip(paths, (2000, 100), strict=True):
+        path.write_text(mark.join(texts[:n]) if mark else "".join(rows[:n]), encoding="utf-8")
+    config = DataConfig(source=str(paths[0]), val=str(paths[1]), tokenizer="byte", document_end=mark)
+    both = split_source(open_source(config), open_validation(config))
+    assert both.train.n_bytes == n_utf8(texts) and both.val.n_bytes == n_utf8(texts[:100])
+    some = load_corpus(replace(config, train_bytes=20_000), cache=None)
+    assert some.train.n_bytes == pytest.approx(20_000, rel=0.05)
+
+
 def test_a_held_source_is_read_once_inside_and_from_its_files_after(table: Path) -> None:
     source, n_read = open_source(DataConfig(source=str(table))), 0
     plain = list(source.chunks())
@@ -88,8 +105,6 @@ def test_a_held_source_is_read_once_inside_and_from_its_files_after(table: Path)
         nonlocal n_read
         n_read += 1
         return iter(plain)
-
-    from dataclasses import replace
 
     with held(replace(source, read=counted), 1 << 20) as quick:
         assert list(quick.chunks()) == list(quick.chunks()) == plain and n_read == 1

@@ -134,6 +134,15 @@ def test_short_documents_are_copies_only_where_their_letters_are_equal() -> None
     assert groups.tolist() == [0, 0, 2, 2, 4]
 
 
+def test_documents_of_marks_alone_are_compared_by_their_marks(tmp_path: Path) -> None:
+    draws = random.Random(11)
+    rows = ["".join(draws.choices("()[]{}<>", k=draws.randint(8, 40))) for _ in range(500)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(text) + "\n" for text in [*rows, f"{rows[0]}\n"]))
+    found = split_of(tmp_path / "a.jsonl")
+    assert found.revision == 3 and 0.08 < found.val.n_bytes / (found.val.n_bytes + found.train.n_bytes) <= 0.1
+    assert found.rule.endswith("of 501 documents for validation, 1 near-copies kept on the side of their originals")
+
+
 def test_a_few_long_documents_give_the_tail_of_each(tmp_path: Path) -> None:
     draws = random.Random(5)
     novels = [article(draws, 3000) for _ in range(3)]

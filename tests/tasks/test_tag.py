@@ -13,7 +13,7 @@ from sklearn.metrics import precision_recall_fscore_support
 from qkv.data.baseline.words import Counted
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.examples import Examples, LabelledWords
-from qkv.data.sources.tagged import from_spans, words_of
+from qkv.data.sources.tagged import from_spans, read_tagged, words_of
 from qkv.errors import ConfigError, SourceError
 from qkv.models import build
 from qkv.models.embedding import word_means
@@ -142,6 +142,15 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, name: str, content,
     (tmp_path / name).write_text(content)
     with pytest.raises(SourceError, match=message):
         load(tmp_path / name)
+
+
+@pytest.mark.parametrize("gap", ["\t", " "])
+def test_words_that_begin_with_a_number_sign_are_words(tmp_path: Path, gap: str) -> None:
+    lines = [("#Paris", "B-LOC"), ("is", "O"), ("", ""), ("#", "O"), ("#TeamUSA", "B-ORG"), ("#", "B-X"), ("", "")]
+    text = "".join(gap.join(line).rstrip() + "\n" for line in lines)
+    (tmp_path / "a.conll").write_text("#begin document (a); part 0\n# source: news\n#\n" + text + "#end document\n\n")
+    found = read_tagged(tmp_path / "a.conll")
+    assert [list(zip(one.words, one.labels, strict=True)) for one in found] == [lines[:2], lines[3:6]]
 
 
 def test_a_column_of_conllu_is_the_label_and_copies_stay_on_one_side(tmp_path: Path) -> None:

@@ -193,6 +193,7 @@ def add_json(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> Non
 
 def settings(assignments: Iterable[str]) -> dict[str, str]:
     """`["a=1", "b.c=2,d=3"]` as `{"a": "1", "b.c": "2", "d": "3"}`; a comma that starts no `name=` stays in the value.
+    Only in a mark that ends documents does white space at its ends count.
 
     Raises ConfigError for one without `=`.
     """
@@ -202,7 +203,7 @@ def settings(assignments: Iterable[str]) -> dict[str, str]:
             path, equals, value = part.partition("=")
             if not equals or not path:
                 raise ConfigError(f"--set takes path=value, e.g. --set d_model=128; given: {part!r}")
-            values[path.strip()] = value.strip()
+            values[path.strip()] = value if path.strip().endswith("document_end") else value.strip()
     return values
 
 

@@ -7,11 +7,11 @@ share of bins that agree (one-permutation hashing: Li, Owen, Zhang 2012, arXiv 1
 pairs alike by half are near-copies, and near-copies of near-copies form one group. Where many documents share a passage
 (a heading, a licence), some near-copies of moderate similarity are never compared, and which ones depends on the
 order of the documents. Only the first 32 KiB of a document are compared. Documents too short for a shingle count as
-copies where their letters and digits are equal.
+copies where their letters and digits are equal. A document without any is compared by its marks.
 
-A text that stands whole, word by word, inside another one is a phrase of it. One of `COMMON` words or more joins every
-text that it stands in; a shorter one only where all these are together already, since "a good film" stands in many
-sentences that have nothing else in common.
+A text that stands whole, word by word, inside another one is a phrase of it, unless it has marks alone. One of `COMMON`
+words or more joins every text that it stands in; a shorter one only where all these are together already, since "a good
+film" stands in many sentences that have nothing else in common.
 """
 
 import hashlib
@@ -53,20 +53,31 @@ class Sketches:
     """What is remembered of some documents."""
 
     keys: np.ndarray
-    """uint64 [n]: hash of all letters and digits; also what decides on which side of a split a document falls."""
+    """uint64 [n]: hash of all letters and digits, or marks; also what decides on which side a document falls."""
     bins: np.ndarray
     """uint32 [m, 16]: least shingle hash of each bin, 2^32 - 1 where a bin is empty; of the first m <= n documents."""
+    marks: bool = False
+    """Whether some have marks alone, which the first version of these rules took for copies of each other."""
 
 
 def sketch(documents: list[str], compare: bool = True) -> Sketches:
     """Sketch some documents; with `compare` False only their keys, and no bins at all."""
-    plain = [text.encode("utf-8", "replace").translate(_LOWER, _DROPPED) for text in documents]
+    encoded, marks = [text.encode("utf-8", "replace") for text in documents], list(map(_is_marks, documents))
+    plain = [
+        b" ".join(data.split()) if alone else data.translate(_LOWER, _DROPPED)
+        for data, alone in zip(encoded, marks, strict=True)
+    ]
     digests = [hashlib.blake2b(letters, digest_size=8).digest() for letters in plain]
     keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
     bins = np.full((len(documents) if compare else 0, BINS), _EMPTY, dtype=np.uint32)
     if compare:
         _fill_bins(bins, [letters[:_COMPARED] for letters in plain])
-    return Sketches(keys=keys, bins=bins)
+    return Sketches(keys=keys, bins=bins, marks=any(marks))
+
+
+def _is_marks(text: str) -> bool:
+    """Whether a text is of marks alone: neither blank nor with a letter or digit."""
+    return not any(map(str.isalnum, text)) and not text.isspace() and text != ""
 
 
 def _fill_bins(bins: np.ndarray, plain: list[bytes]) -> None:
@@ -166,7 +177,8 @@ def joined_groups(groups: np.ndarray, names: Sequence[str]) -> np.ndarray:
 def phrase_groups(groups: np.ndarray, texts: Sequence[str]) -> np.ndarray:
     """Groups with those joined that hold phrases of one text: int64 [n], the first member of each text's group."""
     seen: dict[str, int] = {}
-    lists = [[seen.setdefault(word, len(seen)) for word in WORDS.findall(text.lower())] for text in texts]
+    words_of = (() if _is_marks(text) else WORDS.findall(text.lower()) for text in texts)
+    lists = [[seen.setdefault(word, len(seen)) for word in words] for words in words_of]
     sizes = np.array([len(words) for words in lists], dtype=np.int64)
     if not 0 < sizes.sum() <= MOST_WORDS:
         return groups

@@ -370,8 +370,9 @@ def load_examples(
         rule = _given(config, source, val, sketches)
     mine = np.ones(len(numbers), dtype=bool) if held_out is None else ~held_out
     together = _renumbered(groups[mine])
-    asked = (config.text_column, config.label_column, config.group_column, source.kind, source.note)
+    asked = (config.text_column, config.label_column, config.group_column, source.kind, source.note, shape)
     digest = cache_key(source.sha256, val.sha256 if val else "", *asked)
+    more = [val.sha256] if val else ["split 2"] * sketches.marks
     config = replace(config, text_column="question,text") if shape == "span" else config
     told, columns = progress or (lambda what, share: None), n_columns(config)
     tokenizer = _tokenizer(config, sides[0][0], digest, task_specials or columns > 1, cache, told)
@@ -379,7 +380,7 @@ def load_examples(
     train, measured = (_labelled(side, tokenizer, columns, classes, shape) for side in sides)
     return Examples(
         name=source.name, kind=source.kind, note=source.note, rule=rule, shape=shape, classes=classes, cache=cache,
-        sha256=source.sha256 if val is None else joined_hash(source.sha256, val.sha256),
+        sha256=joined_hash(source.sha256, *more) if more else source.sha256,
         tokenizer=tokenizer, train=train, val=measured, groups=train.each(together),
         held=train.each(_held(numbers[mine], together, sketches.keys[mine]) & holds),
         weights=balanced(train.classes, len(classes)) if options.class_weights == "balanced" else None,

@@ -170,12 +170,11 @@ def read_labelled(config: DataConfig, *, measured: bool = False, shape: str = "c
     together = "\n".join(
         f"{file.relative_to(path)}\0{each.sha256}" for file, each in zip(paths, facts, strict=True) if parts
     )
+    digest = hashlib.sha256(together.encode("utf-8", "surrogateescape")).hexdigest()
     return LabelledTexts(
         name=source_name(path if parts is None else path / "all"),
         kind=kind,
-        sha256=facts[0].sha256
-        if parts is None
-        else hashlib.sha256(together.encode("utf-8", "surrogateescape")).hexdigest(),
+        sha256=facts[0].sha256 if parts is None else digest,
         texts=[row.text for row in kept],
         labels=labels,
         groups=[row.group for row in kept if config.group_column],
@@ -260,6 +259,7 @@ def _rows_of(path: Path, config: DataConfig, shape: str) -> tuple[Iterator[Row],
         note = f"text from {text} labels from column {label!r}"
         roles = layout.roles(label)
         if config.group_column:
+            check_single(str(path), layout.columns, config.group_column)
             _known_column(path, config.group_column, "group", roles)
             roles |= {config.group_column: "group"}
             note += f", groups from column {config.group_column!r}"
@@ -278,12 +278,7 @@ def alike(labels: Iterable[str]) -> str:
     groups: dict[str, list[str]] = defaultdict(list)
     for label in sorted(set(labels)):
         key = unicodedata.normalize("NFKC", label).casefold()
-        try:
-            value = float(key)
-            key = repr(value) if math.isfinite(value) else key
-        except ValueError:
-            pass
-        groups[key].append(label)
+        groups[repr(float(key)) if _is_number(key) else key].append(label)
     found = [listed([repr(label) for label in group]) for group in groups.values() if len(group) > 1]
     return f"labels that are nearly the same are classes of their own: {'; '.join(found[:3])}" if found else ""
 

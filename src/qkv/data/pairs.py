@@ -149,18 +149,14 @@ def load_pairs(config: DataConfig) -> PairCorpus:
             f" at least {least} and 1 are needed"
         )
     tokenizer = _tokenizer(config, train)
-    revision = split().revision
+    more = [val.sha256] if val else [f"split {split().revision}"] * (split().revision > 1)
     empty, known = sum(side.n_empty for side in sides), set(train) if config.val else set()
     notes = [f"{empty} {plural(empty, 'pair')} with an empty side left out"] if empty else []
     notes.append(repeated(sum(pair in known for pair in held), len(held), "validation pairs"))
     return PairCorpus(
         name=source.name,
         kind="pairs",
-        sha256=_digest(source.sha256, val.sha256)
-        if val
-        else source.sha256
-        if revision == 1
-        else _digest(source.sha256, f"split {revision}"),
+        sha256=_digest(source.sha256, *more) if more else source.sha256,
         tokenizer=tokenizer,
         train=_tokens(train, tokenizer),
         val=_tokens(held, tokenizer),

@@ -24,6 +24,7 @@ from qkv.data.sources.reading import character_start
 from qkv.data.sources.source import Chunk, Source, text_chunks
 from qkv.errors import SourceError
 from qkv.tokenizers.tokens import n_utf8
+from qkv.words import many
 
 MOST_VAL_BYTES = 2_000_000
 MOST_VAL_DOCUMENTS = 1 / 3
@@ -42,7 +43,7 @@ class Part:
     read: Callable[[], Iterator[Chunk]]
     """Gives its chunks in the order of the source."""
     n_bytes: int
-    """UTF-8 bytes of its text (for a source given for validation: of its files)."""
+    """UTF-8 bytes of its text."""
     text_file: Path | None = None
     """The file that it is a stretch of; None where there are documents."""
     stop: int = 0
@@ -71,7 +72,7 @@ class Split:
     n_copies: int = 0
     """How many documents these are."""
     revision: int = 1
-    """2 where version 1 of these rules split the same documents otherwise; so a run that was begun under it is told."""
+    """2 or 3 where older versions of these rules split the same documents otherwise; so a run of before is told."""
 
 
 def repeated(n: int, of: int, what: str) -> str:
@@ -90,8 +91,8 @@ def split_source(source: Source, val: Source | None = None, *, cut: bool = True)
     measured = val or source.held_out
     if measured is not None:
         return Split(
-            train=Part(read=source.chunks, n_bytes=source.n_bytes),
-            val=Part(read=measured.chunks, n_bytes=measured.n_bytes),
+            train=_whole(source),
+            val=_whole(measured),
             rule=_rule(source, val),
             many_documents=source.text_file is None or measured.text_file is None,
         )
@@ -99,6 +100,12 @@ def split_source(source: Source, val: Source | None = None, *, cut: bool = True)
     if source.published is None:
         return split
     return replace(split, rule=source.published.said(minus=split.rule))
+
+
+def _whole(source: Source) -> Part:
+    """All of a source; documents are read once for their bytes, since files also hold marks and other columns."""
+    n_bytes = source.n_bytes if source.text_file else n_utf8(text for text, _, _ in source.chunks())
+    return Part(read=source.chunks, n_bytes=n_bytes)
 
 
 def _rule(source: Source, val: Source | None) -> str:
@@ -173,14 +180,12 @@ def _survey(source: Source) -> _Survey:
     table = np.array(sizes, dtype=np.int64).reshape(-1, 3)
     if not len(table):
         raise SourceError(f"{source.name!r} holds no text")
-    return _Survey(
-        n_bytes=table[:, 0],
-        n_chars=table[:, 1],
-        files=table[:, 2],
-        sketches=Sketches(
-            keys=np.concatenate([part.keys for part in found]), bins=np.concatenate([part.bins for part in found])
-        ),
+    joined = Sketches(
+        keys=np.concatenate([part.keys for part in found]),
+        bins=np.concatenate([part.bins for part in found]),
+        marks=any(part.marks for part in found),
     )
+    return _Survey(n_bytes=table[:, 0], n_chars=table[:, 1], files=table[:, 2], sketches=joined)
 
 
 def _split_documents(source: Source, cut: bool) -> Split:
@@ -210,7 +215,7 @@ def _split_documents(source: Source, cut: bool) -> Split:
         rule=f"{int(held_out.sum()):,} of {n:,} documents for validation"
         + (f", {copies:,} near-copies kept on the side of their originals" if copies else ""),
         many_documents=True,
-        revision=2 if too_many else 1,
+        revision=3 if survey.sketches.marks else 2 if too_many else 1,
     )
 
 
@@ -250,11 +255,7 @@ def _split_tails(source: Source, survey: _Survey, group: np.ndarray, drawn_befor
     share = min(0.1, MOST_VAL_BYTES / total)
     cuts = survey.n_chars - np.ceil(survey.n_chars * share).astype(np.int64)
     val_bytes = int((survey.n_bytes * (1 - cuts / np.maximum(survey.n_chars, 1)))[used].sum())
-    left_out = (
-        f", {n_copies:,} near-cop{'ies' if n_copies > 1 else 'y'} of {'them' if n > 1 else 'it'} left out"
-        if n_copies
-        else ""
-    )
+    copied = f", {many(n_copies, 'near-copy', 'near-copies')} of {'them' if n > 1 else 'it'} left out"
     each = f"each of {n:,} documents" if n > 1 else "the longest document"
     copies = Counter[int]()
     for file, n_bytes in zip(survey.files[~used].tolist(), survey.n_bytes[~used].tolist(), strict=True):
@@ -262,11 +263,11 @@ def _split_tails(source: Source, survey: _Survey, group: np.ndarray, drawn_befor
     return Split(
         train=Part(read=lambda: _stretches(source, cuts, used, tails=False), n_bytes=total - val_bytes),
         val=Part(read=lambda: _stretches(source, cuts, used, tails=True), n_bytes=val_bytes),
-        rule=f"the last {100 * share:.2g}% of {each} for validation" + left_out,
+        rule=f"the last {100 * share:.2g}% of {each} for validation" + copied * bool(n_copies),
         many_documents=True,
         copies=copies,
         n_copies=n_copies,
-        revision=2 if n_copies or drawn_before else 1,
+        revision=3 if survey.sketches.marks else 2 if n_copies or drawn_before else 1,
     )
 
 

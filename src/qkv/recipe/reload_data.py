@@ -36,8 +36,9 @@ def data_of(
         return own
     whole = whole_source(source)
     columns = {name: getattr(config.data, name) for name in ("text_column", "label_column")}
-    asked = [name for name in columns.values() if name]
-    there = columns_in(Path(whole), *columns.values()) if asked else ()  # if they have other names, they are found
+    asked = tuple(name for name in columns.values() if name)
+    is_named = not asked or whole.startswith("hf:")  # which refuses names that it has not; in files others are found
+    there = asked if is_named else columns_in(Path(whole), *columns.values())
     other = dataclasses.replace(
         config.data,
         source=whole,

@@ -95,11 +95,8 @@ class Published:
             alone = (*self.validation, *self.test)
         elif self.validation:
             used.append(f"{named(self.validation, self.folder)} for validation")
-        unread = [
-            f"{named(paths, self.folder)} {what}"
-            for paths, what in ((alone, "left alone"), (self.others, "left out"))
-            if paths
-        ]
+        rest = ((alone, "left alone"), (self.others, "left out"))
+        unread = [f"{named(paths, self.folder)} {what}" for paths, what in rest if paths]
         return "; ".join((f"published split: {', '.join(used)}", *unread))
 
 
@@ -159,10 +156,8 @@ def _size(paths: Sequence[Path]) -> int:
 
 def _innermost(name: tuple[str, ...]) -> Role:
     """What the last of some folders and a file that says anything says."""
-    for part in reversed(name):
-        if role := role_of(part):
-            return role
-    return ""
+    found: Role = ""
+    return next(filter(None, map(role_of, reversed(name))), found)
 
 
 def _is_split(roles: Collection[Role]) -> bool:

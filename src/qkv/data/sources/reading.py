@@ -287,14 +287,24 @@ def _examine_parquet(path: Path) -> FileFacts:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, decompressed; of a folder those of the files below it, and of a damaged file those on disk."""
-    if path.is_dir():
+    """Bytes of a file, decompressed; of a folder those of the files below it, of a damaged file or a link to a folder
+    those on disk; 0 of what is gone.
+    """
+    if os.path.isdir(path):
         below = (os.path.join(where, name) for where, _, names in os.walk(path) for name in names)
-        return sum(os.lstat(name).st_size for name in below)
+        return _on_disk(path) if os.path.islink(path) else sum(map(_on_disk, below))
     try:
-        return sum(map(len, _blocks(path))) if path.suffix in PACKED else path.stat().st_size
+        packed = path.suffix in PACKED and path.is_file()
+        return sum(map(len, _blocks(path))) if packed else path.stat().st_size
     except (SourceError, MissingExtra, OSError):
+        return _on_disk(path)
+
+
+def _on_disk(path: Path | str) -> int:
+    try:
         return os.lstat(path).st_size
+    except OSError:
+        return 0
 
 
 def sniff(path: Path) -> str:

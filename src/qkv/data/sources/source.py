@@ -112,14 +112,10 @@ def ended_at(source: Source, mark: str) -> Source:
                 begun = False
             keep = 0 if ends else len(mark) - 1
             piece, carry = carry[: len(carry) - keep], carry[len(carry) - keep :]
-            if ends:
-                if begun or piece.strip():
-                    yield Chunk(piece, True, file)
-                begun = False
-            elif piece.strip() or begun:
-                yield Chunk(piece, False, file)
-                begun = True
-            else:
+            if begun or piece.strip():
+                yield Chunk(piece, ends, file)
+                begun = not ends
+            elif not ends:
                 carry = piece + carry
 
     digest = hashlib.sha256(f"{source.sha256}\0{mark}".encode()).hexdigest()

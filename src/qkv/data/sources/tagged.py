@@ -1,8 +1,9 @@
 """Texts whose words have labels: CoNLL-U files, files with a word and its label on each line, and spans of a text.
 
-Sentences end with an empty line; lines that begin with "#" are comments. In CoNLL-U a label is the part of speech
+Sentences end with an empty line. In CoNLL-U, lines that begin with "#" are comments, and a label is the part of speech
 (UPOS), or another of its ten columns; ranges of words ("1-2") and empty nodes ("1.1") are left out, and SpaceAfter=No
-is obeyed. In other files the first cell of a line is the word and the last its label; all lines have equally many.
+is obeyed. In other files the first cell of a line is the word and the last its label; all lines have equally many. A
+comment there stands before a sentence and begins with "# ", without tabs or the label O at its end.
 
 Spans of a text, by characters, become labels of its words as in CoNLL: B-X for the first word of a span X, I-X for the
 others, O outside (Ramshaw and Marcus 1995). Words are runs of letters and digits; any other mark is one by itself, as
@@ -75,7 +76,7 @@ def read_tagged(path: Path, column: str = "") -> list[TaggedText]:
         if not line.strip():
             found += [_sentence(rows, number - 1)] * bool(rows)
             rows = []
-        elif not line.startswith("#") and not line.startswith("-DOCSTART-"):
+        elif not (line.startswith("-DOCSTART-") or _is_comment(line, named, bool(rows))):
             cells = line.split("\t") if "\t" in line else line.split()
             place, n_cells = f"{str(path)!r} line {number}", n_cells or len(cells)
             if len(cells) != n_cells or n_cells < 2:
@@ -91,6 +92,12 @@ def read_tagged(path: Path, column: str = "") -> list[TaggedText]:
     if not found:
         raise SourceError(f"{str(path)!r} holds no labeled words")
     return found
+
+
+def _is_comment(line: str, named: bool, inside: bool) -> bool:
+    """Whether a line is none of a word; outside CoNLL-U one that begins with "#" may be, such as "#Paris B-LOC"."""
+    begins = f"{line} ".startswith("#" if named else ("# ", "#begin document", "#end document"))
+    return begins and (named or not (inside or "\t" in line or line.split()[-1] == OUTSIDE))
 
 
 def _filled(cell: str, place: str, what: str) -> str:
