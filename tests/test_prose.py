@@ -115,8 +115,8 @@ def test_an_answer_page_has_its_parts_in_order_and_the_rest_folded(page):
     places = [seen.index(f"\n## {part}\n") for part in PARTS]
     assert places == sorted(places) and title.endswith(("?", ".")), "the question first, in the asker's words"
     start = seen[: places[0]]
-    pictures = 1 + ("\n## Only at this size?\n" in start)
-    assert start.count("![") == pictures == seen.count("!["), "one picture, and one over sizes, above the math"
+    pictures = 1 + sum(f"\n## {ladder}?\n" in start for ladder in ("Only at this size", "Is it the depth"))
+    assert start.count("![") == pictures == seen.count("!["), "one picture, and one for each ladder, above the math"
     (answer,) = re.findall(r"^\*\*(.+)$", start, flags=re.M)
     assert start.index(answer) < start.index("![") and n_words(answer) <= LONGEST_ANSWER, n_words(answer)
     assert "\nThese models predict worse than counting" not in start.partition(answer)[2], (

@@ -226,8 +226,8 @@ def further_sentences(found: JsonMapping) -> list[str]:
             verdict += f" {'a third of the margin' * (unit == 'nats per token') or 'the limit'} ({rates['near']:g})"
         said.append(f"The arm ‘{arm}’ at {checked}, in one seed, at the rate that the law gives it: {verdict}.")
     said.append(
-        f"Predicted before training: {cost['predicted']:.1f} minutes on {many(cost['workers'], 'core')}. The trainings"
-        f" took {cost['trained']:.1f} core-minutes, this call {cost['this_call']:.1f} minutes."
+        f"Predicted before training: {cost['predicted']:.3g} minutes on {many(cost['workers'], 'core')}. The trainings"
+        f" took {cost['trained']:.3g} core-minutes, this call {cost['this_call']:.3g} minutes."
     )
     if found["not_reached"]:
         said.append(f"Not reached in time: {', '.join(found['not_reached'])}. The same command continues.")
