@@ -13,8 +13,10 @@ training itself, or where these would take long, of one with fewer layers and ex
 Counted is the way a CPU trains; on another device attention may keep less. Nothing is trained or written.
 """
 
+import contextlib
 import dataclasses
 import math
+import os
 import sys
 import time
 import weakref
@@ -43,10 +45,12 @@ from qkv.models.matrices import Catalogue
 from qkv.recipe.build import assemble, check_machine
 from qkv.recipe.config import RunConfig
 from qkv.recipe.request import Request, resolve
+from qkv.recipe.teaching import asking_cost
 from qkv.tasks import Data, find_task
 from qkv.training.distributed.shards import blocks_of
 from qkv.training.optimizers import make_optimizer
 from qkv.training.record import Listener, StepRecord
+from qkv.words import many
 
 _UPDATES = 4
 """Updates that are timed; the first does not count."""
@@ -95,8 +99,10 @@ class Forecast:
     """Positions seen in all."""
     rate: str
     """Where the rate is from: measured, measured on a smaller training, or given."""
+    teachers: int = 0
+    """Trainings that come first; their updates and positions are counted too."""
     note: str = ""
-    """What the law says of its plan; empty where there is nothing to say."""
+    """What else is to be known: of teachers, and what the law says of its plan; empty where that is nothing."""
 
     @property
     def peak(self) -> int:
@@ -105,8 +111,11 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Of all updates; validation (up to 12% more) and instruments (`--watch`) not counted."""
-        return self.updates * self.update_seconds
+        """Of all updates, which take longer where teachers are asked; validation (up to 12% more) and instruments
+        (`--watch`) not counted.
+        """
+        each = (self.teachers + asking_cost(self.teachers)) / (self.teachers + 1)
+        return self.updates * self.update_seconds * each
 
     def as_json(self) -> JsonObject:
         """Flat, as `plan --json` prints it."""
@@ -115,9 +124,12 @@ class Forecast:
 
 def plan(request: Request, place: Place, cache: Path | None) -> Forecast:
     """`forecast` of what was asked for. Raises UserError for what could not be trained so."""
+    if request.extend is not None:
+        raise ConfigError(f"qkv plan does not take --extend; plan as many updates: --steps {request.extend}")
     config, corpus, scale = resolve(request, cache)
     check_machine(config)
-    return dataclasses.replace(forecast(config, corpus, place=place), note=scale.note)
+    found = forecast(config, corpus, place=place)
+    return dataclasses.replace(found, note=" ".join(filter(None, (found.note, scale.note))))
 
 
 def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> Forecast:
@@ -128,7 +140,7 @@ def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> 
     world = config.machine.ranks
     flop = count.flop * world * _micro_batches(config)
     shared, watched = config.machine.shard and world > 1, config.watch != "off"
-    memory = {"Python, torch and data": process}
+    memory = {f"Python, torch and data{'' if process else ' (not known here)'}": process}
     memory |= count.shared(world, watched) if shared else count.held(watched)
     seconds, rate = flop / world / (place.tflops * 1e12) if place.tflops else 0.0, "given"
     if not seconds:
@@ -137,9 +149,17 @@ def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> 
     if world > 1 and place.gigabytes_per_second:
         sent = count.sent_shared(_micro_batches(config)) if shared else 2 * count.gradients  # a ring: there and back
         sums = (world - 1) / world * sent / (place.gigabytes_per_second * 1e9)
-    training = config.training
-    updates = training.schedule.steps or int(60 * training.minutes / (seconds + sums))
+    training, teachers = config.training, config.training.teaching.teachers
+    asking = asking_cost(teachers)
+    updates = training.schedule.steps or int(60 * training.minutes / (seconds + sums) / (teachers + asking))
     updates = min(updates, training.schedule.most_steps or updates)
+    note = ""
+    if teachers:
+        memory["teachers"] = teachers * (count.parameters + count.optimizer)
+        note = (
+            f"This includes {many(teachers, 'teacher')}, trained first with {many(updates, 'update')} each; an update"
+            f" that asks them takes about {asking:.2g} times as long."
+        )
     positions = find_task(config.task).positions(corpus, config.model.sizes)
     return Forecast(
         model=config.model_words(count.parameters // 4),
@@ -148,20 +168,23 @@ def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> 
         flop=flop,
         update_seconds=seconds + sums,
         sum_seconds=sums,
-        updates=updates,
-        tokens=updates * training.batch_size * positions,
+        updates=(teachers + 1) * updates,
+        tokens=(teachers + 1) * updates * training.batch_size * positions,
         rate=rate,
+        teachers=teachers,
+        note=note,
     )
 
 
 def resident_bytes() -> int:
-    """The memory of this process that is in use."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-    except OSError:
+    """The memory of this process that is in use, or the most that was; 0 where Python cannot tell, as on Windows."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(ImportError):
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return 0
 
 
 def _micro_batches(config: RunConfig) -> int:
@@ -373,7 +396,7 @@ def _timed(config: RunConfig, flop: float) -> tuple[RunConfig, str]:
     if flop <= _TIMED_FLOP:
         return config, "measured"
     layers = min(_TIMED_LAYERS, sizes.n_layers)
-    flop *= layers / sizes.n_layers
+    flop *= max(1, layers) / max(1, sizes.n_layers)
     fewer = max(1, min(examples, int(examples * _TIMED_FLOP / flop)))
     return (
         dataclasses.replace(
