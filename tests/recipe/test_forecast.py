@@ -111,7 +111,7 @@ def test_teachers_are_counted_with_their_updates_their_memory_and_what_asking_th
     assert "This includes 3 teachers, trained first with 60 updates each" in taught.note
     assert "takes about 3.5 times as long" in taught.note
     by_clock = found(minutes=0.05, set={"teachers": 3, "most_steps": 0})
-    assert by_clock.seconds == pytest.approx(3, abs=6.5 * by_clock.update_seconds) and by_clock.teachers == 3
+    assert by_clock.seconds == pytest.approx(3, abs=4 * by_clock.update_seconds) and by_clock.updates % 4 == 0
 
 
 def test_a_large_model_without_layers_can_be_timed(small_text: Path) -> None:

@@ -90,17 +90,15 @@ class Forecast:
     flop: float
     """Operations in the products of one update, all processes together."""
     update_seconds: float
-    """Of one update, sums between processes included."""
+    """Of one update, sums between processes included; the mean of those of teachers and those that ask them."""
     sum_seconds: float
     """Of these, what sums between processes take; 0 where nothing is known of the way between them."""
     updates: int
-    """How many are made; 0 where the wall time decides and none could be told."""
+    """How many are made, those of teachers included; 0 where the wall time decides and none could be told."""
     tokens: int
     """Positions seen in all."""
     rate: str
     """Where the rate is from: measured, measured on a smaller training, or given."""
-    teachers: int = 0
-    """Trainings that come first; their updates and positions are counted too."""
     note: str = ""
     """What else is to be known: of teachers, and what the law says of its plan; empty where that is nothing."""
 
@@ -111,11 +109,8 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Of all updates, which take longer where teachers are asked; validation (up to 12% more) and instruments
-        (`--watch`) not counted.
-        """
-        each = (self.teachers + asking_cost(self.teachers)) / (self.teachers + 1)
-        return self.updates * self.update_seconds * each
+        """Of all updates; validation (up to 12% more) and instruments (`--watch`) not counted."""
+        return self.updates * self.update_seconds
 
     def as_json(self) -> JsonObject:
         """Flat, as `plan --json` prints it."""
@@ -149,16 +144,17 @@ def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> 
     if world > 1 and place.gigabytes_per_second:
         sent = count.sent_shared(_micro_batches(config)) if shared else 2 * count.gradients  # a ring: there and back
         sums = (world - 1) / world * sent / (place.gigabytes_per_second * 1e9)
-    training, teachers = config.training, config.training.teaching.teachers
+    training, teachers, note = config.training, config.training.teaching.teachers, ""
     asking = asking_cost(teachers)
-    updates = training.schedule.steps or int(60 * training.minutes / (seconds + sums) / (teachers + asking))
-    updates = min(updates, training.schedule.most_steps or updates)
-    note = ""
+    update_seconds = (seconds + sums) * (teachers + asking) / (teachers + 1)
+    each = training.schedule.steps or int(60 * training.minutes / update_seconds / (teachers + 1))
+    each = min(each, training.schedule.most_steps or each)
+    updates = (teachers + 1) * each
     if teachers:
         memory["teachers"] = teachers * (count.parameters + count.optimizer)
         note = (
-            f"This includes {many(teachers, 'teacher')}, trained first with {many(updates, 'update')} each; an update"
-            f" that asks them takes about {asking:.2g} times as long."
+            f"This includes {many(teachers, 'teacher')}, trained first with {many(each, 'update')} each; an update that"
+            f" asks them takes about {asking:.2g} times as long as one of theirs, and the time above is the mean."
         )
     positions = find_task(config.task).positions(corpus, config.model.sizes)
     return Forecast(
@@ -166,12 +162,11 @@ def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> 
         parameters=count.parameters // 4,
         memory=memory,
         flop=flop,
-        update_seconds=seconds + sums,
+        update_seconds=update_seconds,
         sum_seconds=sums,
-        updates=(teachers + 1) * updates,
-        tokens=(teachers + 1) * updates * training.batch_size * positions,
+        updates=updates,
+        tokens=updates * training.batch_size * positions,
         rate=rate,
-        teachers=teachers,
         note=note,
     )
 
