@@ -137,6 +137,9 @@ def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> 
     shared, watched = config.machine.shard and world > 1, config.watch != "off"
     memory = {f"Python, torch and data{'' if process else ' (not known here)'}": process}
     memory |= count.shared(world, watched) if shared else count.held(watched)
+    training, teachers, note = config.training, config.training.teaching.teachers, ""
+    if teachers:
+        memory["teachers"] = teachers * (count.parameters + count.optimizer)
     seconds, rate = flop / world / (place.tflops * 1e12) if place.tflops else 0.0, "given"
     if not seconds:
         seconds, rate = _measured_seconds(config, corpus, count, sum(memory.values()))
@@ -144,14 +147,12 @@ def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> 
     if world > 1 and place.gigabytes_per_second:
         sent = count.sent_shared(_micro_batches(config)) if shared else 2 * count.gradients  # a ring: there and back
         sums = (world - 1) / world * sent / (place.gigabytes_per_second * 1e9)
-    training, teachers, note = config.training, config.training.teaching.teachers, ""
     asking = asking_cost(teachers)
     update_seconds = (seconds + sums) * (teachers + asking) / (teachers + 1)
     each = training.schedule.steps or int(60 * training.minutes / update_seconds / (teachers + 1))
     each = min(each, training.schedule.most_steps or each)
     updates = (teachers + 1) * each
     if teachers:
-        memory["teachers"] = teachers * (count.parameters + count.optimizer)
         note = (
             f"This includes {many(teachers, 'teacher')}, trained first with {many(each, 'update')} each; an update that"
             f" asks them takes about {asking:.2g} times as long as one of theirs, and the time above is the mean."
