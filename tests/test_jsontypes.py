@@ -14,6 +14,8 @@ FORM = {"n": int, "x": (float, type(None)), "names": {str: str}, "rows": [[int]]
     [
         ('{"n": 1, "x": 1, "names": {"a": "b"}, "rows": [[1], []], "more": 1}', FORM, True),
         ('{"n": 1, "x": null, "names": {}, "rows": []}', FORM, True),
+        ('{"n": 1, "x": 1e300, "names": {}, "rows": []}', FORM, True),
+        (f'{{"n": 1, "x": {"9" * 400}, "names": {{}}, "rows": []}}', FORM, False),
         ('{"n": true, "x": 1, "names": {}, "rows": []}', FORM, False),
         ('{"n": 1.0, "x": 1, "names": {}, "rows": []}', FORM, False),
         ('{"n": 1, "x": 1e999, "names": {}, "rows": []}', FORM, False),

@@ -1,5 +1,6 @@
 """Types of values that are read from JSON, or written to it."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -34,5 +35,6 @@ def is_like(value: object, form: object) -> bool:
         missing = not isinstance(form, WhereThere) and not form.keys() <= value.keys()
         return not missing and all(is_like(value[name], form[name]) for name in form.keys() & value.keys())
     if form in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
-        return (form is float or isinstance(value, int)) and abs(value) < MOST  # no infinity, no NaN
+        most = sys.float_info.max if form is float else MOST - 1
+        return (form is float or isinstance(value, int)) and abs(value) <= most  # no infinity, no NaN
     return form not in (int, float) and isinstance(form, type) and isinstance(value, form)

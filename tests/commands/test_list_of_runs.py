@@ -51,6 +51,17 @@ def test_a_run_that_was_cut_short_has_what_its_telemetry_says(folder):
         assert by_name(folder)["cut"].state == "training"
 
 
+@pytest.mark.parametrize(
+    "manifest", ['{"summary": {"steps": 1e999}}', f'{{"summary": {{"val_loss": {"9" * 400}}}}}', "[" * 200_000]
+)
+def test_one_manifest_of_nonsense_stops_no_list(folder, tmp_path, manifest):
+    for name in ("one", "bad"):
+        shutil.copytree(folder / name, tmp_path / name)
+    (tmp_path / "bad" / "manifest.json").write_text(manifest)
+    runs = by_name(tmp_path)
+    assert (runs["one"].state, runs["bad"].state) == ("finished", "damaged")
+
+
 def test_settings_are_those_of_a_toml_parser(folder):
     for name in ("one", "two"):
         text = (folder / name / "config.toml").read_text()
@@ -84,6 +95,10 @@ def test_runs_are_chosen_by_a_setting(folder):
     assert where(runs, ["d_model=16", "seed=9"]) == []
     with pytest.raises(ConfigError, match="unknown setting 'sead'.*seed"):
         where(runs, ["sead=2"])
+    for text in ("minutes=0", "until_loss=0", "dropout=0", "seed=1.0", "d_model=1.6e1", "report=False"):
+        assert {"one", "bad"} <= {run.path.name for run in where(runs, [text])}, text
+    assert not where(runs, ["minutes=x"]) and not where(runs, ["source="])
+    assert not where(runs, ["seed=9007199254740993", "seed=9007199254740992"])
     with pytest.raises(ConfigError, match="SETTING=VALUE"):
         where(runs, ["seed"])
 

@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+import sys
 
 import pytest
 
 from qkv import api
 from qkv.cli import main
 from qkv.folder.run_folder import RunFolder
+from qkv.recipe import Listening, RunConfig, extend
+from qkv.recipe.request import Request
 from qkv.training.checkpoint import latest_valid
 from qkv.training.schedules import lr_scale
 
@@ -95,12 +98,35 @@ def test_a_finished_run_resumed_names_the_way(made, capsys):
         (["--from", "{}", "--extend", "5", "--seed", "9"], "--seed is 9, but the run was made with 1"),
         (["--from", "{}", "--extend", "0"], "'0' is not a whole number of at least 1"),
         (["--from", "{}", "--extend", "5", "--set", "continues=3"], "continues cannot be set by --set; give --extend"),
+        (["--from", "{}", "--extend", "5", "--shard"], "--shard shares weights out among processes, and this is one"),
+        (["--from", "{}", "--extend", "5", "--log", "wandb"], "pip install wandb"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence_and_nothing_is_made(made, words, cause, tmp_path, capsys):
+def test_what_does_not_fit_is_one_sentence_and_nothing_is_made(made, words, cause, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
     run = str(made[0] / "a")
     assert main(["train", *(word.format(run) for word in words), "--out", str(tmp_path / "new")]) == 2
     assert cause in capsys.readouterr().err and not (tmp_path / "new").exists()
+
+
+def test_what_may_differ_from_the_run_is_that_of_the_new_one(made, tmp_path):
+    asked = Request(from_run=str(made[0] / "a"), extend=2, on_spike="rollback", report=True)
+    extend(asked, out=tmp_path / "d", listening=Listening(), cache=None)
+    config = RunConfig.read(tmp_path / "d" / "config.toml")
+    assert config.report and config.training.on_spike == "rollback"
+    assert json.loads((tmp_path / "d" / "manifest.json").read_text())["null"]  # the control, which the run has not
+
+
+@pytest.mark.parametrize("now", ["", "the cat sat on the mat. " * 90])
+def test_data_that_have_changed_leave_nothing_behind(made, now, tmp_path, capsys):
+    text = made[0] / "text.txt"
+    before = text.read_text()
+    try:
+        text.write_text(now) if now else text.unlink()
+        assert main(["train", "--from", str(made[0] / "a"), "--extend", "5", "--out", str(tmp_path / "new")]) == 2
+    finally:
+        text.write_text(before)
+    assert ("has changed" if now else "text.txt") in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_a_damaged_run_and_one_that_is_not_finished_are_refused(made, tmp_path, capsys):

@@ -1,6 +1,8 @@
 """A plan counts what a training holds: storages as they live, states by their shapes, time by its updates."""
 
 import dataclasses
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,9 @@ import torch
 from qkv import api
 from qkv.errors import ConfigError
 from qkv.recipe import assemble, resolve
-from qkv.recipe.forecast import Forecast, Place, _Count, _Living, forecast
+from qkv.recipe.forecast import Forecast, Place, _Count, _Living, _timed, forecast, resident_bytes
 from qkv.recipe.request import Request
+from qkv.recipe.teaching import STUDENT_COST
 
 SIZES = {"d_model": 32, "n_layers": 2, "n_heads": 2, "n_ctx": 32, "batch_size": 8}
 
@@ -92,6 +95,48 @@ def test_elsewhere_time_follows_from_what_is_given(small_text: Path) -> None:
     assert found.tokens == 1000 * 8 * 32 and found.rate == "given"
 
 
+def test_teachers_are_counted_with_their_updates_their_memory_and_what_asking_them_costs(tmp_path: Path) -> None:
+    table = tmp_path / "table.tsv"
+    table.write_text("text\tlabel\n" + "".join(f"the cat {i} sat\t{i % 2}\n" for i in range(200)), encoding="utf-8")
+
+    def found(**given: object) -> Forecast:
+        request = Request(source=str(table), task="classify", threads=1, **given)  # type: ignore[arg-type]
+        return forecast(*resolve(request, None)[:2], place=Place(tflops=1e-4))
+
+    plain, taught = (found(steps=60, set={"teachers": n}) for n in (0, 3))
+    assert plain.updates == 60 and taught.updates == 4 * 60 and taught.tokens == 4 * plain.tokens
+    assert taught.seconds == pytest.approx((3 + STUDENT_COST) * plain.seconds) and not plain.note
+    each = sum(plain.memory[name] for name in ("weights", "optimizer state"))
+    assert taught.memory["teachers"] == 3 * each and "teachers" not in plain.memory
+    assert "This includes 3 teachers, trained first with 60 updates each" in taught.note
+    assert "takes about 3.5 times as long" in taught.note
+    by_clock = found(minutes=0.05, set={"teachers": 3, "most_steps": 0})
+    assert by_clock.seconds == pytest.approx(3, abs=4 * by_clock.update_seconds) and by_clock.updates % 4 == 0
+
+
+def test_a_large_model_without_layers_can_be_timed(small_text: Path) -> None:
+    config, _ = planned(small_text, n_layers=0, batch_size=64)
+    timed, how = _timed(config, 1e12)
+    assert timed.training.batch_size == 25 and how == "measured on 0 layers and 25 windows"
+
+
+def test_memory_of_this_process_is_read_in_pages_of_this_machine_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = os.sysconf("SC_PAGE_SIZE")
+    pages = iter(["1 1000 1", "1 1000 1"])
+    monkeypatch.setattr(Path, "read_text", lambda self: next(pages))
+    assert resident_bytes() == 1000 * page
+    monkeypatch.setattr(os, "sysconf", lambda name: 4 * page)
+    assert resident_bytes() == 4000 * page
+
+    def missing(self: Path) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert resident_bytes() > 1e7
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert resident_bytes() == 0
+
+
 def test_a_plan_of_a_model_that_would_not_fit_here_takes_no_memory(small_text: Path) -> None:
     sizes = {"d_model": 8192, "n_layers": 80, "n_heads": 64, "n_ctx": 2048, "batch_size": 8}
     found = forecast(*planned(small_text, **sizes), place=Place(tflops=100.0))
@@ -171,3 +216,5 @@ def test_blocks_of_a_sharded_plan_are_those_that_are_gathered(small_text: Path) 
 def test_a_plan_of_one_process_that_shares_is_refused(small_text: Path) -> None:
     with pytest.raises(ConfigError, match="--shard shares weights out among processes, and this is one"):
         api.plan(small_text, tokenizer="char", steps=10, shard=True, set=SIZES)
+    with pytest.raises(ConfigError, match="does not take --extend; plan as many updates: --steps 500"):
+        api.plan(from_run="runs/a", extend=500)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 import qkv
-from qkv.errors import RunFolderError, UserError
+from qkv.errors import Interrupted, RunFolderError, UserError
 from qkv.folder.run_folder import RunFolder
 from qkv.randomness import generator
 from qkv.recipe import RunConfig
@@ -130,6 +131,33 @@ def test_texts_have_others_behind_them_whatever_the_batch(run, cache: Path) -> N
 def test_validation_is_of_the_labels(run, cache: Path) -> None:
     parts = taught(parts_of(run.path, cache), RunFolder(run.path))
     assert all(b.answers is None for b in parts.task.val_batches(parts.corpus, parts.config.model.sizes, 64))
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, Interrupted("")])
+def test_teachers_that_are_done_are_kept_by_a_stop_that_says_what_to_paste(table: Path, tmp_path: Path, stop) -> None:
+    out = tmp_path / "my run"
+
+    def say(sentence: str) -> None:
+        if sentence == "Teacher 2 of 2:":
+            raise stop
+
+    with pytest.raises(Interrupted, match=f"those before it are kept; continue with: qkv train --out '{out}' --resume"):
+        train(table, out, steps=2, say=say)
+    assert {name.split("/")[0] for name in load_file(out / "teachers.safetensors")} == {"1"}
+
+
+def test_where_to_log_is_known_before_a_teacher_is_trained(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**how: object) -> None:
+        raise RuntimeError("no login")
+
+    for library, cause in ((None, "pip install wandb"), (types.SimpleNamespace(init=refused), "no login")):
+        monkeypatch.setitem(sys.modules, "wandb", library)
+        said: list[str] = []
+        with pytest.raises(UserError, match=cause):
+            train(table, tmp_path / "run", steps=2, log="wandb", say=said.append)
+        assert "Teacher 1 of 2:" not in said and not (tmp_path / "run").exists()
 
 
 def test_no_teachers_is_the_training_without_the_setting(table: Path, tmp_path: Path) -> None:

@@ -182,8 +182,11 @@ def test_own_numbers_appear_beside_ours_and_leave_the_run_whole(copy):
     steps, values = run.logged()["accuracy"]
     assert (steps.tolist(), values.tolist()) == ([10, 40], [0.5, 0.75])
     assert np.isnan(read_own(copy / "one")["other"][1]).all()
+    run.log({"total_flos": 5e16, "ns": 1_790_000_000_000_000_000, "large": 1e300})
+    assert [float(run.logged()[name][1][0]) for name in ("total_flos", "ns", "large")] == [5e16, 1.79e18, 1e300]
     found = curves_of(copy / "one")
     assert numbers(found["own.accuracy"].values).tolist() == [0.5, 0.75] and "own.other" not in found
+    assert numbers(found["own.total_flos"].values) == np.float32(5e16) and len(numbers(found["own.large"].values)) == 1
     assert RunFolder(copy / "one").damaged_files() == {}
     for given, said in (({}, "numbers by name"), ({"a": "3"}, "expected a number"), ({1: 3}, "no name of a number")):
         with pytest.raises(UserError, match=said):

@@ -520,7 +520,7 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        started = any(self.checkpoints.glob("step-*")) if self.checkpoints.is_dir() else False
+        started = self.teachers.exists() or any(self.checkpoints.glob("step-*"))
         if isinstance(error, UserError | KeyboardInterrupt) and not started:
             self._undo()
         self.close()

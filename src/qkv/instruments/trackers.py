@@ -112,10 +112,7 @@ class _Module:
     """A library with the functions `init`, `log` and `finish` of wandb."""
 
     def __init__(self, library: str, folder: Path, name: str, config: JsonMapping) -> None:
-        try:
-            self._module = importlib.import_module(library)
-        except ImportError:
-            raise MissingExtra(f"--log {library} needs that library; type: pip install {library}") from None
+        self._module = importlib.import_module(library)
         try:
             self._module.init(project="qkv", name=name, config=dict(config))
         except Exception as error:  # noqa: BLE001 - no login, no network: other people's libraries raise anything
@@ -128,21 +125,31 @@ class _Module:
         self._module.finish()
 
 
+_LIBRARIES = ("wandb", "trackio")
 TRACKERS: Mapping[str, Callable[[Path, str, JsonMapping], Tracker]] = {
     "tensorboard": EventFile,
-    "wandb": partial(_Module, "wandb"),
-    "trackio": partial(_Module, "trackio"),
+    **{library: partial(_Module, library) for library in _LIBRARIES},
 }
 """Name after --log -> destination; each is made with (folder, name of the run, its settings)."""
+
+
+def check_tracker(name: str) -> None:
+    """Make sure that it can be reached. Raises ConfigError for an unknown name, MissingExtra for a missing library."""
+    if name not in TRACKERS:
+        raise ConfigError(unknown("place to --log to", name, TRACKERS))
+    if name in _LIBRARIES:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            raise MissingExtra(f"--log {name} needs that library; type: pip install {name}") from None
 
 
 def open_tracker(name: str, run: Path, config: JsonMapping) -> Tracker:
     """The destination of that name for a run; TensorBoard's files lie in `RUN/tensorboard`.
 
-    Raises ConfigError for an unknown name or a library that does not begin, MissingExtra where it is not installed.
+    Raises as `check_tracker`, and ConfigError for a library that does not begin.
     """
-    if name not in TRACKERS:
-        raise ConfigError(unknown("place to --log to", name, TRACKERS))
+    check_tracker(name)
     return TRACKERS[name](run / "tensorboard", run.name, config)
 
 

@@ -13,8 +13,10 @@ training itself, or where these would take long, of one with fewer layers and ex
 Counted is the way a CPU trains; on another device attention may keep less. Nothing is trained or written.
 """
 
+import contextlib
 import dataclasses
 import math
+import os
 import sys
 import time
 import weakref
@@ -43,10 +45,12 @@ from qkv.models.matrices import Catalogue
 from qkv.recipe.build import assemble, check_machine
 from qkv.recipe.config import RunConfig
 from qkv.recipe.request import Request, resolve
+from qkv.recipe.teaching import asking_cost
 from qkv.tasks import Data, find_task
 from qkv.training.distributed.shards import blocks_of
 from qkv.training.optimizers import make_optimizer
 from qkv.training.record import Listener, StepRecord
+from qkv.words import many
 
 _UPDATES = 4
 """Updates that are timed; the first does not count."""
@@ -86,17 +90,17 @@ class Forecast:
     flop: float
     """Operations in the products of one update, all processes together."""
     update_seconds: float
-    """Of one update, sums between processes included."""
+    """Of one update, sums between processes included; the mean of those of teachers and those that ask them."""
     sum_seconds: float
     """Of these, what sums between processes take; 0 where nothing is known of the way between them."""
     updates: int
-    """How many are made; 0 where the wall time decides and none could be told."""
+    """How many are made, those of teachers included; 0 where the wall time decides and none could be told."""
     tokens: int
     """Positions seen in all."""
     rate: str
     """Where the rate is from: measured, measured on a smaller training, or given."""
     note: str = ""
-    """What the law says of its plan; empty where there is nothing to say."""
+    """What else is to be known: of teachers, and what the law says of its plan; empty where that is nothing."""
 
     @property
     def peak(self) -> int:
@@ -115,9 +119,12 @@ class Forecast:
 
 def plan(request: Request, place: Place, cache: Path | None) -> Forecast:
     """`forecast` of what was asked for. Raises UserError for what could not be trained so."""
+    if request.extend is not None:
+        raise ConfigError(f"qkv plan does not take --extend; plan as many updates: --steps {request.extend}")
     config, corpus, scale = resolve(request, cache)
     check_machine(config)
-    return dataclasses.replace(forecast(config, corpus, place=place), note=scale.note)
+    found = forecast(config, corpus, place=place)
+    return dataclasses.replace(found, note=" ".join(filter(None, (found.note, scale.note))))
 
 
 def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> Forecast:
@@ -128,8 +135,11 @@ def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> 
     world = config.machine.ranks
     flop = count.flop * world * _micro_batches(config)
     shared, watched = config.machine.shard and world > 1, config.watch != "off"
-    memory = {"Python, torch and data": process}
+    memory = {f"Python, torch and data{'' if process else ' (not known here)'}": process}
     memory |= count.shared(world, watched) if shared else count.held(watched)
+    training, teachers, note = config.training, config.training.teaching.teachers, ""
+    if teachers:
+        memory["teachers"] = teachers * (count.parameters + count.optimizer)
     seconds, rate = flop / world / (place.tflops * 1e12) if place.tflops else 0.0, "given"
     if not seconds:
         seconds, rate = _measured_seconds(config, corpus, count, sum(memory.values()))
@@ -137,31 +147,40 @@ def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> 
     if world > 1 and place.gigabytes_per_second:
         sent = count.sent_shared(_micro_batches(config)) if shared else 2 * count.gradients  # a ring: there and back
         sums = (world - 1) / world * sent / (place.gigabytes_per_second * 1e9)
-    training = config.training
-    updates = training.schedule.steps or int(60 * training.minutes / (seconds + sums))
-    updates = min(updates, training.schedule.most_steps or updates)
+    asking = asking_cost(teachers)
+    update_seconds = (seconds + sums) * (teachers + asking) / (teachers + 1)
+    each = training.schedule.steps or int(60 * training.minutes / update_seconds / (teachers + 1))
+    each = min(each, training.schedule.most_steps or each)
+    updates = (teachers + 1) * each
+    if teachers:
+        note = (
+            f"This includes {many(teachers, 'teacher')}, trained first with {many(each, 'update')} each; an update that"
+            f" asks them takes about {asking:.2g} times as long as one of theirs, and the time above is the mean."
+        )
     positions = find_task(config.task).positions(corpus, config.model.sizes)
     return Forecast(
         model=config.model_words(count.parameters // 4),
         parameters=count.parameters // 4,
         memory=memory,
         flop=flop,
-        update_seconds=seconds + sums,
+        update_seconds=update_seconds,
         sum_seconds=sums,
         updates=updates,
         tokens=updates * training.batch_size * positions,
         rate=rate,
+        note=note,
     )
 
 
 def resident_bytes() -> int:
-    """The memory of this process that is in use."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-    except OSError:
+    """The memory of this process that is in use, or the most that was; 0 where Python cannot tell, as on Windows."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(ImportError):
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return 0
 
 
 def _micro_batches(config: RunConfig) -> int:
@@ -373,7 +392,7 @@ def _timed(config: RunConfig, flop: float) -> tuple[RunConfig, str]:
     if flop <= _TIMED_FLOP:
         return config, "measured"
     layers = min(_TIMED_LAYERS, sizes.n_layers)
-    flop *= layers / sizes.n_layers
+    flop *= max(1, layers) / max(1, sizes.n_layers)
     fewer = max(1, min(examples, int(examples * _TIMED_FLOP / flop)))
     return (
         dataclasses.replace(

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.errors import Interrupted, RunFolderError
+from qkv.errors import Interrupted, RunFolderError, typed
 from qkv.folder.run_folder import RunFolder, write_atomically
 from qkv.randomness import key
 from qkv.recipe.build import Parts, assemble
@@ -33,6 +33,11 @@ STUDENT_COST = 3.5
 """What an update costs that asks three teachers of texts half of which are joined, in updates that ask none."""
 _NEVER = 1 << 30
 """Updates between two validations of a teacher, which is validated at its end only."""
+
+
+def asking_cost(teachers: int) -> float:
+    """What an update costs that asks so many teachers, in updates that ask none."""
+    return 1 + (STUDENT_COST - 1) * teachers / 3
 
 
 class Teachers:
@@ -79,14 +84,14 @@ def train_teachers(
     for number in range(1, wanted + 1):
         if _of(done, number):
             continue
-        say(f"Teacher {number} of {wanted}:")
-        share = None if seconds is None else ranks.of_first(seconds() / (wanted - number + 1 + STUDENT_COST))
         try:
+            say(f"Teacher {number} of {wanted}:")
+            share = None if seconds is None else ranks.of_first(seconds() / (wanted - number + 1 + STUDENT_COST))
             weights = _train(parts, number, share, observers, ranks)
-        except Interrupted as error:
+        except (KeyboardInterrupt, Interrupted) as error:
             told = f"stopped while teacher {number} of {wanted} was trained; those before it are kept; continue with:"
-            again = f"qkv train --out {folder.path} --resume"
-            raise Interrupted(f"{told} {again}", exit_status=error.exit_status) from None
+            again = f"qkv train --out {typed(folder.path)} --resume"
+            raise Interrupted(f"{told} {again}", exit_status=getattr(error, "exit_status", 130)) from None
         done |= {f"{number}/{address}": values for address, values in weights.items()}
         if ranks.is_first:
             write_atomically(folder.teachers, streamed(dict(sorted(done.items()))))

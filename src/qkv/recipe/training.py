@@ -32,7 +32,7 @@ from qkv.inspection.answers.agreement import passes
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import LEVELS
-from qkv.instruments.trackers import Sender, open_tracker
+from qkv.instruments.trackers import Sender, Tracker, check_tracker, open_tracker
 from qkv.jsontypes import JsonObject
 from qkv.laws import BRIEF_SECONDS
 from qkv.models.matrices import Catalogue
@@ -193,9 +193,10 @@ _KEPT = ("tokenizer.json", "tokenizer.source.json", "teachers.safetensors", "tel
 def extend(request: Request, *, out: Path | None, listening: Listening, cache: Path | None) -> Path:
     """Train the run `request.from_run` by `request.extend` updates more, in a new folder; returns it.
 
-    Raises UserError before anything is made: for a run that is not finished, was not trained here or is damaged, and
-    for an option that differs from the run's; else as `resume`. The new folder begins as a copy of all that the run can
-    go on from; then it is a run like one that was interrupted, so what is killed goes on with `--resume`.
+    Raises UserError before anything is made: for a run that is not finished, was not trained here or is damaged, for
+    data that have changed, and for an option that differs from the run's; else as `resume`. The new folder begins as a
+    copy of all that the run can go on from; then it is a run like one that was interrupted, so what is killed goes on
+    with `--resume`.
     """
     assert request.extend is not None and request.from_run is not None
     parent = RunFolder.open(request.from_run)
@@ -208,6 +209,9 @@ def extend(request: Request, *, out: Path | None, listening: Listening, cache: P
     out = out or next_folder(parent.path.name)
     check_elsewhere(out)
     RunFolder(out).check_vacant()
+    if listening.log:
+        check_tracker(listening.log)
+    same_data(parent, config, find_task(config.task).load(kept_data(parent, config), cache=cache))
     with staged(out) as place:
         _copied(parent, RunFolder(place), config)
         RunFolder(out).make_room()
@@ -216,7 +220,7 @@ def extend(request: Request, *, out: Path | None, listening: Listening, cache: P
 
 
 def _extendable(parent: RunFolder, asked: Request) -> tuple[RunConfig, checkpoints.Checkpoint]:
-    """The configuration of a run that can be trained longer, and its newest checkpoint."""
+    """The configuration of a run that can be trained longer, as it is then, and its newest checkpoint."""
     run, config = typed(parent.path), RunConfig.read(parent.config)
     if config.imported or config.watched:
         raise RunFolderError(
@@ -227,7 +231,7 @@ def _extendable(parent: RunFolder, asked: Request) -> tuple[RunConfig, checkpoin
         raise RunFolderError(f"{parent.path} is not finished; go on with it first: qkv train --out {run} --resume")
     if asked.nproc not in (None, 1):
         raise ConfigError("--extend begins in one process; stop it and go on with --resume --nproc N for more")
-    same_run(asked, config)
+    config = _adapted(asked, config, 1)
     for name in _KEPT:
         check_file(parent.path / name)
     found, damaged = checkpoints.latest_valid(parent)
@@ -318,7 +322,15 @@ def _reread(request: Request, folder: RunFolder, ranks: Ranks) -> RunConfig:
 
     Raises ConfigError where an option differs from the run's.
     """
-    config = RunConfig.read(folder.config)
+    made = RunConfig.read(folder.config)
+    config = _adapted(request, made, ranks.world)
+    if config != made and not folder.is_finished:
+        folder.write("config.toml", dump_toml(to_dict(config)))
+    return config
+
+
+def _adapted(request: Request, config: RunConfig, world: int) -> RunConfig:
+    """A run's configuration with what may differ in `world` processes that go on with it. Raises ConfigError."""
     same_run(request, config)
     check_device(config.machine.device, "the run was made on one, so go on with it where there is one")
     check_compiler(config.machine)
@@ -327,17 +339,15 @@ def _reread(request: Request, folder: RunFolder, ranks: Ranks) -> RunConfig:
         changed["on_spike"] = request.on_spike
     if request.report is not None:
         changed["report"] = request.report
-    if config.machine.ranks != ranks.world:
-        check_shares(config.training, ranks.world, find_task(config.task).examples)
-        threads = max(1, config.machine.threads * config.machine.ranks // ranks.world)
-        changed |= {"machine.ranks": ranks.world, "machine.threads": threads}
+    if config.machine.ranks != world:
+        check_shares(config.training, world, find_task(config.task).examples)
+        threads = max(1, config.machine.threads * config.machine.ranks // world)
+        changed |= {"machine.ranks": world, "machine.threads": threads}
     if request.shard is not None and request.shard != config.machine.shard:
         changed["machine.shard"] = request.shard
-    if changed and not folder.is_finished:
-        config = override(config, changed)
-        if request.shard:
-            check_shard(config.machine)
-        folder.write("config.toml", dump_toml(to_dict(config)))
+    config = override(config, changed)
+    if request.shard:
+        check_shard(config.machine)
     return config
 
 
@@ -378,9 +388,11 @@ class _Session:
 
     def run(self) -> None:
         """Everything, into a folder that is ours; ranks but the first only compute."""
-        dataclasses.replace(self, parts=self._taught()).after_teachers()
+        wanted = self.listening.log if self.ranks.is_first else ""
+        tracker = open_tracker(wanted, self.folder.path, flat(self.parts.config)) if wanted else None
+        dataclasses.replace(self, parts=self._taught()).after_teachers(tracker)
 
-    def after_teachers(self) -> None:
+    def after_teachers(self, tracker: Tracker | None) -> None:
         """The loop, and what follows it."""
         parts, folder, listening, config = self.parts, self.folder, self.listening, self.parts.config
         if not self.ranks.is_first:
@@ -393,7 +405,7 @@ class _Session:
         counted = (parts.task, parts.corpus, config.model.sizes, self.cache)
         background = None if is_brief else in_background(*counted)
         with Store(folder.telemetry) as store:
-            observers = self._observers(store)
+            observers = self._observers(store, tracker)
             elsewhere = note_machine(store, config, self.resume_from.state.step if self.resume_from else 0)
             if elsewhere:
                 listening.say(elsewhere)
@@ -442,7 +454,7 @@ class _Session:
         """Whether the random-label control is trained after it."""
         return self.parts.config.watch != "off" and self.parts.config.report
 
-    def _observers(self, store: Store) -> list[Observer]:
+    def _observers(self, store: Store, tracker: Tracker | None) -> list[Observer]:
         """What observes the training: the ledger if one is kept, the recorder, the listener, a tracker if asked for."""
         config, listening = self.parts.config, self.listening
         observers: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
@@ -450,8 +462,7 @@ class _Session:
         start = self.parts.start if is_new else None
         recorder = Recorder(store, config.watch, watching=config.watching, start=start)
         observers += [recorder, _Progress(listening.progress)]
-        if listening.log:
-            tracker = open_tracker(listening.log, self.folder.path, flat(config))
+        if tracker is not None:
             observers.append(Sender(tracker, self.folder.telemetry, recorder, listening.say))
         return observers
 
@@ -487,8 +498,6 @@ class _Session:
 
     def _taught(self) -> Parts:
         """The parts with the teachers that the run is to learn from, trained where the folder has them not yet."""
-        if not self.parts.config.training.teaching.teachers:
-            return self.parts
         train_teachers(
             self.parts,
             self.folder,

@@ -71,7 +71,7 @@ def _named(name: object, value: object) -> tuple[str, float | None]:
         number = float(value)  # type: ignore[arg-type]  # a Tensor or NumPy scalar is one too
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise UserError(f"{name} is {value!r:.60}; expected a number") from None
-    return name, number if abs(number) < MOST else None
+    return name, number if math.isfinite(number) else None
 
 
 def _place(run: Path) -> Path:

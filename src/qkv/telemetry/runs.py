@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -101,7 +102,7 @@ def run_at(path: Path) -> Listed:
         ngram, loss = (summary.get("baselines_nats") or {}).get("ngram"), _number(summary.get("val_loss"))
         more, steps = _identity(manifest), int(summary.get("steps") or 0)
         return replace(found, state="finished", loss=loss, ngram=_number(ngram), steps=steps, **more)
-    except (OSError, ValueError, TypeError, AttributeError, QkvError):
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, QkvError):
         return found
 
 
@@ -191,5 +192,13 @@ def where(runs: Iterable[Listed], asked: Iterable[str]) -> list[Listed]:
             raise ConfigError(f"{text!r} names no value; expected SETTING=VALUE, such as seed=3")
         if not paths and runs:
             raise ConfigError(unknown("setting", name, known))
-        runs = [run for run in runs if any(run.settings.get(path) == value for path in paths)]
+        runs = [run for run in runs if any(_is(run.settings[path], value) for path in paths if path in run.settings)]
     return runs
+
+
+def _is(written: str, value: str) -> bool:
+    """Whether a setting is what was typed: the same text, the same number, or `True` for `true`."""
+    try:
+        return written == value or Decimal(written) == Decimal(value)
+    except ArithmeticError:
+        return written in ("true", "false") and written == value.lower()

@@ -149,7 +149,7 @@ def curves_of(run: Path, after: int = -1) -> dict[str, Points]:
 def _points(steps: np.ndarray, values: np.ndarray, n: int = N_POINTS) -> Points:
     """A curve of defined values; a longer one as means of blocks, each at its last step."""
     there = np.isfinite(values)
-    steps, values = steps[there], values[there]
+    steps, values = steps[there], values[there].clip(-3e38, 3e38)  # what float32 holds
     if len(values) > n:
         starts = np.unique(np.linspace(0, len(values), n, endpoint=False).astype(int))
         sizes = np.diff([*starts, len(values)])
