@@ -24,7 +24,7 @@ def attention(model: Any, tokenizer: Any, text: str) -> "Attention":
     mirror = mirror_of(model)
     if mirror.config is None:
         raise ConfigError(f"{type(model).__name__} has no layout that qkv can run; it shows models that it can import")
-    if mirror.config.kind not in ("CausalLM", "MaskedLM"):
+    if mirror.config.kind == "EncoderDecoderLM" or mirror.config.patches is not None:
         raise ConfigError(
             f"{type(model).__name__} reads more than one text, or none; qkv.attention shows models that read one."
             " Save it, type qkv import FOLDER, and look at the run with qkv view"
