@@ -19,7 +19,7 @@ import qkv
 from qkv.api import verify
 from qkv.changes import RunMatrix
 from qkv.cli import main
-from qkv.errors import ConfigError, RunFolderError
+from qkv.errors import ConfigError, RunFolderError, UserError
 from qkv.interop.mirror import mirror_of
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
@@ -379,6 +379,13 @@ def test_a_bert_without_a_head_or_with_one_for_classes_is_shown_and_watched(cls,
     run = qkv.load(tmp_path / "run")
     assert run.summary["steps"] == 1 and ("b_U" in run.catalogue().addresses) == (cls == "BertModel")
     assert cls != "BertModel" or run.catalogue().view("b_U").abs().sum() == 0
+
+
+def test_attention_of_a_model_without_any_is_refused():
+    sizes = Sizes(d_vocab=23, d_model=8, n_layers=1, n_heads=1, n_ctx=8)
+    model = build(ModelConfig(kind="CausalLM", sizes=sizes, layout=Layout(mixer="lstm", positions="none")), 0)
+    with pytest.raises(UserError, match="no attention to show"):
+        qkv.attention(model, Ids(), "3 7")
 
 
 @pytest.mark.parametrize("name", ["marian", "vit"])

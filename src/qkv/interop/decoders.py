@@ -102,23 +102,14 @@ def decoder(
     """A family of causal models of that class, with the pieces that nearly all have."""
     given = {key for piece in pieces for key in piece.keys}
     return Family(
-        name=model_type,
-        title=title,
-        kind="CausalLM",
-        preset="llama" if layout.get("norm", "rms") == "rms" else "gpt2",
-        architecture=cls,
-        also=(cls.replace("ForCausalLM", "Model"),),
-        auto="AutoModelForCausalLM",
-        base=base,
+        name=model_type, title=title, kind="CausalLM", architecture=cls, also=(cls.replace("ForCausalLM", "Model"),),
+        auto="AutoModelForCausalLM", base=base, preset="llama" if layout.get("norm", "rms") == "rms" else "gpt2",
         pieces=(*pieces, *(piece for piece in PLAIN if piece.key not in given)),
         layout={"positions": "rotary", "norm": "rms", "mlp": "swiglu", "start": "normal"} | layout,
-        rows=rows,
-        buffers=(
-            "*.rotary_emb.inv_freq",
-            *(f"*.{a}.{b}" for a in ("attn", "attention") for b in ("bias", "masked_bias")),
-        ),
-        even_heads=even_heads,
-    )
+        rows=rows, even_heads=even_heads,
+        buffers=("*.rotary_emb.inv_freq",
+                 *(f"*.{a}.{b}" for a in ("attn", "attention") for b in ("bias", "masked_bias"))),
+    )  # fmt: skip
 
 
 def sizes(
@@ -316,21 +307,11 @@ GEMMA3 = decoder(
 
 # Blocks side by side
 
-
-def _read_parallel(reading: Reading) -> None:
-    """Whether attention and MLP stand side by side, behind one norm."""
-    given = reading.given.get("use_parallel_residual", False)
-    if not isinstance(given, bool):
-        raise reading.refuse("use_parallel_residual", "expected true or false")
-    reading.values |= {"layout.parallel": given, "layout.shared_norm": given}
-
-
 _ONE_NORM = _gated_but("norm2")
 STABLELM = decoder(
     "stablelm", "StableLM", "StableLmForCausalLM", tensors(GATED),
     *sizes(50304, 2560, 32, 32, 4096, mlp=6912), SILU, TIED, _eps("layer_norm_eps", 1e-5),
-    Joint(("use_parallel_residual",), _read_parallel,
-          lambda config, out: out.update(use_parallel_residual=config.layout.parallel)),
+    *(Setting("use_parallel_residual", path, False, YES_NO) for path in ("layout.shared_norm", "layout.parallel")),
     Dropout(("hidden_dropout",)), Always("qk_layernorm", False),
     Setting("use_qkv_bias", "layout.attention_bias", False, ((False, "same"), (True, "qkv"))),
     Rope(share=0.25, shares=True), norm="layer", norm_bias="all",

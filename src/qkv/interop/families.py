@@ -83,8 +83,7 @@ MISTRAL = _gated("mistral", "Mistral", _HEAD_DIM, windows(layered=False))
 _QWEN_WINDOWS = windows(
     switch="use_sliding_window",
     usual=lambda n, reading: [
-        "sliding_attention" if layer >= first else "full_attention"
-        for first in [reading.number("max_window_layers", 28, whole=True)]
+        "sliding_attention" if layer >= reading.number("max_window_layers", 28, whole=True) else "full_attention"
         for layer in range(n)
     ],
 )

@@ -88,9 +88,7 @@ def windows(
 
     def read(reading: Reading) -> None:
         given, values = reading.given, reading.values
-        if given.get(key, width) is None:
-            return
-        if switch and given.get("layer_types") is None and not given.get(switch, False):
+        if given.get(key, width) is None or (switch and given.get("layer_types") is None and not given.get(switch)):
             return
         wide = int(reading.number(key, width, "expected a number of positions", whole=True, least=1))
         layer_words("layer_types", "layout.window_layers", ATTENTION, usual).read(reading)
