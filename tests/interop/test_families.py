@@ -368,6 +368,24 @@ def test_greedy_text_with_a_cache_is_theirs(name, kept):
     np.testing.assert_array_equal(mine, ids[0, 9:].numpy())
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"partial_rotary_factor": 0.5},
+        {
+            "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+            "rope_parameters": {"full_attention": {"rope_theta": 9}},
+        },
+        {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+        {"rope_parameters": {"full_attention": {"rope_theta": 9.0}, "sliding_attention": {"rope_theta": "x"}}},
+    ],
+)
+def test_rotary_settings_of_two_kinds_of_layers_are_read_or_refused_and_none_passed_over(settings):
+    family, reading = FAMILIES["gemma3_text"], Reading("config.json", settings)
+    with pytest.raises(SourceError, match="config.json: (rope|partial)"):
+        read_config(family.pieces, reading)
+
+
 def test_caps_that_a_live_model_has_turned_off_are_off_in_its_mirror():
     theirs = made("gemma2")
     theirs.config.attn_logit_softcapping = theirs.config.final_logit_softcapping = None
