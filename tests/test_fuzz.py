@@ -35,7 +35,9 @@ from qkv.data.vectors import read_vectors
 from qkv.errors import ConfigError, QkvError, RunFolderError
 from qkv.folder.run_folder import RunFolder
 from qkv.folder.verified import state_digest
-from qkv.interop.importing import read_model_config
+from qkv.interop.families import FAMILIES
+from qkv.interop.importing import as_model, read_model_config
+from qkv.interop.settings import Always, Reading, read_config
 from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Sizes
 from qkv.models.matrices import Catalogue
@@ -448,6 +450,28 @@ def test_mangled_configurations_of_models(tmp_path: Path, data: st.DataObject) -
         content = data.draw(mangled_bytes(json.dumps(config).encode()))
     (tmp_path / "config.json").write_bytes(content)
     answers(lambda: read_model_config(tmp_path))
+
+
+YARN = {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 8}
+ODD_VALUES = [
+    None, True, 0, -1, 1.5, 10**12, 10**400, 1e308, "x", "1", [], ["a"], [[]], {}, {"a": 1}, {"rope_type": ["a"]},
+    YARN | {"mscale": "x"}, {"full_attention": YARN, "sliding_attention": {"rope_theta": "x"}},
+    {"full_attention": {}, "sliding_attention": [1]}, {"full_attention": {}, "sliding_attention": {"rope_theta": None}},
+    [[["global"], 10**12]], [[[], 10**12]],
+]  # fmt: skip
+BESIDE = {"use_sliding_window": True, "sliding_window": 8, "new_decoder_architecture": True, "rope_scaling": YARN}
+
+
+def test_odd_values_of_every_key_of_every_family() -> None:
+    seen: list[object] = []
+    for family in FAMILIES.values():
+        beside = {key: BESIDE[key] for piece in family.pieces for key in piece.keys if key in BESIDE}
+        new = [piece for piece in family.pieces if not isinstance(piece, Always) and piece not in seen]
+        seen += new
+        for key in [key for piece in new for key in piece.keys]:
+            for odd in ODD_VALUES:
+                reading = Reading("config.json", beside | {key: odd})
+                answers(lambda r=reading, f=family: (read_config(f.pieces, r), as_model(f, r)))
 
 
 @FUZZ

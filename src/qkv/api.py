@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import torch
 from torch import nn
 
-from qkv import recipe
+from qkv import __version__, interop, recipe
 from qkv.changes import freeze_changes
 from qkv.config import from_dict
 from qkv.errors import ConfigError, RunFolderError, several
@@ -292,11 +292,12 @@ def verify(path: str | Path, *, updates: int | None = 256, seed: int = 0) -> rec
 
 
 def _cached_import(folder: Path) -> Path:
-    """The run made of a Hugging Face folder, by its place and its files' sizes and times, an adapter's by both."""
+    """The run made of a Hugging Face folder, by place, size and time of its files, its base's and those of our code."""
     places = [folder, *([base] if (base := base_of(folder)) else [])]
-    files = sorted(p for place in places for p in place.iterdir() if p.is_file())
-    stamps = [f"{p} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in files]
-    key = hashlib.sha256("\n".join([str(folder.resolve()), *stamps]).encode()).hexdigest()[:16]
+    files = [p for place in places for p in place.iterdir() if p.is_file()]
+    files += Path(interop.__file__).parent.rglob("*.py")  # another version may read the same files differently
+    stamps = [f"{p} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in sorted(files)]
+    key = hashlib.sha256("\n".join([__version__, str(folder.resolve()), *stamps]).encode()).hexdigest()[:16]
     place = cache_folder() / "imported" / key
     if not RunFolder(place).is_finished or damage(RunFolder(place)):
         if RunFolder(place).in_use():

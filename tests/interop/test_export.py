@@ -96,6 +96,9 @@ def layouts():
     yield pytest.param("", ModelConfig(kind="CausalLM", sizes=SIZES, layout=extra), id="parallel")
     extra = Layout(positions="sinusoidal_halves", mlp="silu", head_bias=True, start="xavier")
     yield pytest.param("", ModelConfig(kind="CausalLM", sizes=SIZES, layout=extra), id="biased output")
+    yield pytest.param(
+        "", ModelConfig(kind="MaskedLM", sizes=SIZES, layout=Layout(head_bias=True)), id="biased masked output"
+    )
 
 
 @pytest.mark.parametrize(("preset", "config"), list(layouts()))

@@ -334,6 +334,28 @@ def test_a_silent_file_means_what_transformers_means_by_it(name):
     assert read[0] == read[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "listed"),
+    [
+        ("gemma3_text", "sliding_window_pattern", "layer_types"),
+        ("smollm3", "no_rope_layer_interval", "no_rope_layers"),
+        ("modernbert", "global_attn_every_n_layers", "layer_types"),
+        ("qwen2", "max_window_layers", "layer_types"),
+    ],
+)
+def test_a_file_of_an_older_version_says_which_layers_differ_by_one_number(name, key, listed):
+    family, windowed = FAMILIES[name], {"use_sliding_window": True, "sliding_window": 8, "num_hidden_layers": 10}
+    given = {k: v for k, v in windowed.items() if name != "modernbert" or k == "num_hidden_layers"} | {key: 2}
+    theirs = getattr(getattr(transformers, family.architecture).config_class(**given), listed)
+    given = {k: v for k, v in given.items() if name != "gemma3_text" or not k.startswith("use_")}
+    read = []
+    for said in (given, given | {listed: theirs}):
+        reading = Reading(family.model_type, said)
+        read_config(family.pieces, reading)
+        read.append(as_model(family, reading))
+    assert read[0] == read[1] and len({str(one) for one in theirs}) == 2
+
+
 @pytest.mark.parametrize("name", ["gemma2", "bloom", "gpt_neo", "smollm3 windowed", "falcon"])
 def test_greedy_text_with_a_cache_is_theirs(name, kept):
     theirs, model = kept(name).theirs, kept(name).ours
@@ -344,6 +366,31 @@ def test_greedy_text_with_a_cache_is_theirs(name, kept):
         with torch.no_grad():
             ids = torch.cat((ids, theirs(ids).logits[:, -1:].argmax(-1)), dim=1)
     np.testing.assert_array_equal(mine, ids[0, 9:].numpy())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"partial_rotary_factor": 0.5},
+        {
+            "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+            "rope_parameters": {"full_attention": {"rope_theta": 9}},
+        },
+        {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+        {"rope_parameters": {"full_attention": {"rope_theta": 9.0}, "sliding_attention": {"rope_theta": "x"}}},
+    ],
+)
+def test_rotary_settings_of_two_kinds_of_layers_are_read_or_refused_and_none_passed_over(settings):
+    family, reading = FAMILIES["gemma3_text"], Reading("config.json", settings)
+    with pytest.raises(SourceError, match="config.json: (rope|partial)"):
+        read_config(family.pieces, reading)
+
+
+def test_caps_that_a_live_model_has_turned_off_are_off_in_its_mirror():
+    theirs = made("gemma2")
+    theirs.config.attn_logit_softcapping = theirs.config.final_logit_softcapping = None
+    layout = mirror_of(theirs).config.layout
+    assert (layout.score_cap, layout.logit_cap) == (0.0, 0.0)
 
 
 def test_gradients_of_a_watched_model_are_its_own():

@@ -105,6 +105,7 @@ def test_pixels_that_cannot_be_had_here_are_refused(theirs, tmp_path):
         ({"image_mean": [0.1, 0.2, 0.3]}, "image_mean"),
         ({"image_std": ["x"]}, "image_std"),
         ({"rescale_factor": 1.0}, "rescale_factor"),
+        ({"rescale_factor": None}, "rescale_factor"),
     ):
         (tmp_path / "them" / "preprocessor_config.json").write_text(json.dumps(settings))
         with pytest.raises(SourceError, match=word):

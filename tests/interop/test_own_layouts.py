@@ -139,6 +139,15 @@ def test_an_encoder_decoder_gives_the_same_logits_and_the_same_greedy_translatio
     assert written.tolist() == mine.tolist()
 
 
+def test_a_tied_decoder_of_no_layers_may_have_no_parameter(tmp_path):
+    layout = Layout(positions="none", norm_place="post", tied=True)
+    config = ModelConfig(kind="EncoderDecoderLM", sizes=dataclasses.replace(SIZES, n_layers=0), layout=layout)
+    model, loaded = exported(config, tmp_path / "out")
+    ids, _ = texts()
+    with torch.no_grad():
+        close(loaded(input_ids=ids, decoder_input_ids=ids[:, :7]).logits, model(ids, ids[:, :7]))
+
+
 @pytest.mark.parametrize("kind", ["bpe", "word", "char"])
 def test_lines_of_a_pair_are_cut_as_the_model_learned_them(kind, tmp_path):
     import transformers

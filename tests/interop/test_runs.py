@@ -111,6 +111,22 @@ def test_a_folder_with_a_replaced_file_is_read_again(tmp_path, monkeypatch, name
     assert len(places) == 2
 
 
+def test_a_folder_is_read_again_by_another_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(api, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(api, "import_checkpoint", lambda folder, place: None)
+    code = tmp_path / "code" / "formats" / "importer.py"
+    code.parent.mkdir(parents=True)
+    code.write_text("1")
+    (tmp_path / "hf").mkdir()
+    places = {api._cached_import(tmp_path / "hf")}
+    monkeypatch.setattr(api, "__version__", "0.0.0")
+    places.add(api._cached_import(tmp_path / "hf"))
+    monkeypatch.setattr(api.interop, "__file__", str(tmp_path / "code" / "__init__.py"))
+    places.add(api._cached_import(tmp_path / "hf"))
+    code.write_text("12")
+    assert len({*places, api._cached_import(tmp_path / "hf")}) == 4
+
+
 def test_a_row_of_an_imported_table_is_shown_as_it_is(runs, capsys):
     shown = json_of(capsys, "show", runs / "qwen2", "W_E[the]")
     row = qkv.load(runs / "qwen2").matrix("W_E[the]")

@@ -19,7 +19,7 @@ import qkv
 from qkv.api import verify
 from qkv.changes import RunMatrix
 from qkv.cli import main
-from qkv.errors import ConfigError, RunFolderError
+from qkv.errors import ConfigError, RunFolderError, UserError
 from qkv.interop.mirror import mirror_of
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
@@ -253,6 +253,16 @@ def test_names_of_ones_own_model(tmp_path, capsys):
     assert "not known" in told and "Positions turn" not in told  # it has none
 
 
+def test_a_gate_beside_the_way_in_is_halved_and_not_divided_into_heads():
+    model = nn.ModuleDict({"w12": nn.Linear(16, 2 * 13)})
+    mirror = mirror_of(model, names={"w12.weight": "L0.W_gate, L0.W_in"}, n_heads=8)
+    assert mirror.catalogue.view("L0.W_in").equal(model["w12"].weight[13:].t())
+    with pytest.raises(ConfigError, match=r"w12.weight is \[26, 16\], which does not divide into 3 parts"):
+        mirror_of(model, names={"w12.weight": "L0.W_gate, L0.W_in, L0.W_out"}, n_heads=8)
+    with pytest.raises(ConfigError, match="heads"):
+        mirror_of(model, names={"w12.weight": "L0.W_Q, L0.W_in"}, n_heads=13)
+
+
 def test_a_text_cannot_be_asked_of_a_model_whose_code_is_elsewhere(tmp_path, capsys):
     model = nn.ModuleDict({"tok": nn.Embedding(23, 16), "end": nn.Linear(16, 23)})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -340,6 +350,42 @@ def test_attention_of_a_live_model_under_sdpa_is_what_eager_gives(name, theirs, 
     assert found.patterns.shape == expected.shape and len(found.tokens) == ids.shape[1]
     np.testing.assert_allclose(found.patterns, expected.numpy(), atol=1e-5)
     assert model.config._attn_implementation == "sdpa"
+
+
+class Ids:
+    """A tokenizer of texts that are ids."""
+
+    def __call__(self, text):
+        return {"input_ids": [int(word) for word in text.split()]}
+
+    def convert_ids_to_tokens(self, ids):
+        return list(map(str, ids))
+
+
+@pytest.mark.parametrize("cls", ["BertModel", "BertForSequenceClassification"])
+def test_a_bert_without_a_head_or_with_one_for_classes_is_shown_and_watched(cls, theirs, tmp_path):
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**theirs.MASKED, attn_implementation="eager", num_labels=3)
+    model = getattr(transformers, cls)(config).eval()
+    with torch.no_grad():
+        expected = torch.stack(model(torch.tensor([[3, 7, 5, 9]]), output_attentions=True).attentions)[:, 0]
+    np.testing.assert_allclose(qkv.attention(model, Ids(), "3 7 5 9").patterns, expected.numpy(), atol=1e-5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with qkv.watch(model, optimizer, tmp_path / "run"):
+        model.train()(torch.tensor([[3, 7, 5, 9]]))[0].square().mean().backward()
+        optimizer.step()
+    run = qkv.load(tmp_path / "run")
+    assert run.summary["steps"] == 1 and ("b_U" in run.catalogue().addresses) == (cls == "BertModel")
+    assert cls != "BertModel" or run.catalogue().view("b_U").abs().sum() == 0
+
+
+def test_attention_of_a_model_without_any_is_refused():
+    sizes = Sizes(d_vocab=23, d_model=8, n_layers=1, n_heads=1, n_ctx=8)
+    model = build(ModelConfig(kind="CausalLM", sizes=sizes, layout=Layout(mixer="lstm", positions="none")), 0)
+    with pytest.raises(UserError, match="no attention to show"):
+        qkv.attention(model, Ids(), "3 7")
 
 
 @pytest.mark.parametrize("name", ["marian", "vit"])

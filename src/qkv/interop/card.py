@@ -97,8 +97,7 @@ def _training(manifest: JsonMapping, summary: JsonMapping, weights: str) -> list
         return [f"It was imported from `{imported.get('folder', '')}` and not trained by qkv.", ""]
     data = manifest.get("data") or {}
     lines = ["## Training", ""]
-    parent = manifest.get("parent")
-    if parent:
+    if parent := manifest.get("parent"):
         lines += [f"It goes on from the weights of `{parent}`.", ""]
     rows = [
         ("text", data.get("name")),

@@ -8,9 +8,10 @@ A family here is a table from our parts to the names of its modules, and the pie
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from qkv.interop.family import ACTS, PLAIN, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
-from qkv.interop.layers import Joint, every, layer_words, rope_by_layer, shortest, windows
+from qkv.interop.layers import Joint, every, layer_words, rope_by_layer, shortest, unread, windows
 from qkv.interop.name_map import ONE_PLUS, SAME, STACKED, Form, Row, after, by_heads, of_neighbours
 from qkv.interop.settings import YES_NO, Always, Dropout, Piece, Reading, Rope, Setting
 from qkv.jsontypes import JsonObject
@@ -101,23 +102,14 @@ def decoder(
     """A family of causal models of that class, with the pieces that nearly all have."""
     given = {key for piece in pieces for key in piece.keys}
     return Family(
-        name=model_type,
-        title=title,
-        kind="CausalLM",
-        preset="llama" if layout.get("norm", "rms") == "rms" else "gpt2",
-        architecture=cls,
-        also=(cls.replace("ForCausalLM", "Model"),),
-        auto="AutoModelForCausalLM",
-        base=base,
+        name=model_type, title=title, kind="CausalLM", architecture=cls, also=(cls.replace("ForCausalLM", "Model"),),
+        auto="AutoModelForCausalLM", base=base, preset="llama" if layout.get("norm", "rms") == "rms" else "gpt2",
         pieces=(*pieces, *(piece for piece in PLAIN if piece.key not in given)),
         layout={"positions": "rotary", "norm": "rms", "mlp": "swiglu", "start": "normal"} | layout,
-        rows=rows,
-        buffers=(
-            "*.rotary_emb.inv_freq",
-            *(f"*.{a}.{b}" for a in ("attn", "attention") for b in ("bias", "masked_bias")),
-        ),
-        even_heads=even_heads,
-    )
+        rows=rows, even_heads=even_heads,
+        buffers=("*.rotary_emb.inv_freq",
+                 *(f"*.{a}.{b}" for a in ("attn", "attention") for b in ("bias", "masked_bias"))),
+    )  # fmt: skip
 
 
 def sizes(
@@ -202,9 +194,9 @@ SMOLLM3 = decoder(
     "smollm3", "SmolLM3", "SmolLM3ForCausalLM", tensors(GATED),
     *sizes(128256, 2048, 36, 16, 32768, mlp=11008, kv=4), SILU, BIASED, TIED_USUALLY, _eps(),
     windows(switch="use_sliding_window", width=None),
-    layer_words("no_rope_layers", "layout.rope_layers", ((1, "r"), (0, "n")), every(4, first=1, last=0)),
-    Rope(base=2000000.0), *idle(mlp_bias=False),
-    Always("no_rope_layer_interval", 4, also=tuple(range(1, 99)), written=False),
+    layer_words("no_rope_layers", "layout.rope_layers", ((1, "r"), (0, "n")),
+                every(4, first=1, last=0, key="no_rope_layer_interval")),
+    Rope(base=2000000.0), *idle(mlp_bias=False), unread("no_rope_layer_interval"),
 )  # fmt: skip
 _JOINT = {"joint gated": "mlp.gate_up_proj mlp.down_proj"}
 PHI3 = decoder(
@@ -304,33 +296,22 @@ GEMMA3 = decoder(
     "gemma3_text", "Gemma 3", "Gemma3ForCausalLM",
     tensors(_GEMMA_NORMS | {"qnorm": "self_attn.q_norm", "knorm": "self_attn.k_norm"}, one_plus=True),
     *sizes(262208, 2304, 26, 8, 131072, mlp=9216, kv=4, head=256), BIASED, TIED_USUALLY, _eps(),
-    windows(usual=every(6, first="sliding_attention", last="full_attention"), keeps=True),
+    windows(usual=every(6, first="sliding_attention", last="full_attention", key="sliding_window_pattern"), keeps=True),
     rope_by_layer(1000000.0, 10000.0), _FROM_HEADS,
     _cap("attn_logit_softcapping", "layout.score_cap", None), _cap("final_logit_softcapping", "layout.logit_cap", None),
     Always("hidden_activation", "gelu_pytorch_tanh", also=_TANH),
     Always("cache_implementation", "hybrid", written=False),
-    Always("_sliding_window_pattern", 6, also=tuple(range(1, 99)), written=False),
-    Always("sliding_window_pattern", 6, also=tuple(range(1, 99)), written=False),
+    unread("_sliding_window_pattern", "sliding_window_pattern"),
     Always("use_bidirectional_attention", False, also=(None,)), norm_place="both", qk_norm=True, **_GEMMA,
 )  # fmt: skip
 
 # Blocks side by side
 
-
-def _read_parallel(reading: Reading) -> None:
-    """Whether attention and MLP stand side by side, behind one norm."""
-    given = reading.given.get("use_parallel_residual", False)
-    if not isinstance(given, bool):
-        raise reading.refuse("use_parallel_residual", "expected true or false")
-    reading.values |= {"layout.parallel": given, "layout.shared_norm": given}
-
-
 _ONE_NORM = _gated_but("norm2")
 STABLELM = decoder(
     "stablelm", "StableLM", "StableLmForCausalLM", tensors(GATED),
     *sizes(50304, 2560, 32, 32, 4096, mlp=6912), SILU, TIED, _eps("layer_norm_eps", 1e-5),
-    Joint(("use_parallel_residual",), _read_parallel,
-          lambda config, out: out.update(use_parallel_residual=config.layout.parallel)),
+    *(Setting("use_parallel_residual", path, False, YES_NO) for path in ("layout.shared_norm", "layout.parallel")),
     Dropout(("hidden_dropout",)), Always("qk_layernorm", False),
     Setting("use_qkv_bias", "layout.attention_bias", False, ((False, "same"), (True, "qkv"))),
     Rope(share=0.25, shares=True), norm="layer", norm_bias="all",
@@ -385,7 +366,8 @@ def _falcon_heads(reading: Reading) -> None:
     """Key/value heads, and whether attention and MLP stand side by side behind one norm or two."""
     given, n_heads = reading.given, reading.values["sizes.n_heads"]
     newer = given.get("new_decoder_architecture", False)
-    kv = given.get("num_kv_heads") if newer else 1 if given.get("multi_query", True) else n_heads
+    usual = 1 if given.get("multi_query", True) else n_heads
+    kv = reading.number("num_kv_heads", n_heads, whole=True) if newer else usual
     parallel = bool(newer or given.get("parallel_attn", True))
     two = newer and (given.get("num_ln_in_parallel_attn") or 2) == 2
     reading.values |= {"sizes.n_kv_heads": kv or n_heads}
@@ -438,8 +420,9 @@ def _read_global_local(reading: Reading) -> None:
     n_layers = int(reading.values["sizes.n_layers"])
     runs = reading.given.get("attention_types", [[["global", "local"], -(-n_layers // 2)]])
     try:
-        kinds = reading.given.get("attention_layers") or [kind for some, n in runs for _ in range(n) for kind in some]
-        letters = "".join({"global": "f", "local": "w"}[kind] for kind in kinds)
+        runs = ((some, min(n, n_layers + 1)) for some, n in runs)
+        kinds = reading.given.get("attention_layers") or (kind for some, n in runs for _ in range(n) for kind in some)
+        letters = "".join({"global": "f", "local": "w"}[kind] for kind in islice(kinds, n_layers + 1))
     except (TypeError, ValueError, KeyError):
         letters = ""
     if len(letters) != n_layers:
@@ -500,7 +483,7 @@ BIOGPT = decoder(
             | {"norm_f": "biogpt.layer_norm", "W_U": "output_projection"}, "biogpt.layers.{L}.", before=2),
     *(piece for piece in sizes(42384, 1024, 24, 16, 1024, mlp=4096, kv=False) if not isinstance(piece, Dropout)),
     Setting("hidden_act", "layout.mlp", "gelu", ACTS), TIED_USUALLY,
-    Joint(("layer_norm_eps",), lambda reading: None, lambda config, out: None),  # its norms have that of torch
+    unread("layer_norm_eps"),  # its norms have that of torch
     Setting("scale_embedding", "layout.embed_scale", True, YES_NO),
     Dropout(("hidden_dropout_prob",), ("attention_probs_dropout_prob", "activation_dropout"), 0.1),
     *idle(layerdrop=0.0),
@@ -545,6 +528,8 @@ GPT_BIGCODE = decoder(
 def _read_mpt(reading: Reading) -> None:
     """MPT: what its attention has is in a table of its own."""
     said, n_heads = reading.given.get("attn_config") or {}, reading.values["sizes.n_heads"]
+    if not isinstance(said, dict):
+        raise reading.refuse("attn_config", "expected a table of settings")
     fixed = {"alibi": True, "qk_ln": False, "clip_qkv": None, "softmax_scale": None, "alibi_bias_max": 8}
     other = [name for name, value in {**fixed, "prefix_lm": False}.items() if said.get(name, value) != value]
     if other or n_heads & (n_heads - 1):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from qkv.interop.decoders import BIASED, sizes, tensors
 from qkv.interop.family import ACTS, PLAIN, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
-from qkv.interop.layers import Joint, rope_by_layer, windows
+from qkv.interop.layers import Joint, every, rope_by_layer, unread, windows
 from qkv.interop.name_map import TRANSPOSED, Row
 from qkv.interop.settings import YES_NO, Always, Dropout, Labels, Piece, Reading, Setting
 from qkv.models.layout import ModelConfig
@@ -221,10 +221,9 @@ MODERNBERT = Family(
         *sizes(50368, 768, 22, 12, 8192, mlp=1152, kv=False), Setting("norm_eps", "layout.norm_eps", 1e-5),
         Setting("norm_bias", "layout.norm_bias", False, ((False, "same"), (True, "all"))), BIASED,
         Setting("decoder_bias", "layout.head_bias", True, YES_NO),
-        windows(key="local_attention", width=128, keeps=True, halves=True, usual=lambda n, given: [
-            "sliding_attention" if layer % given.get("global_attn_every_n_layers", 3) else "full_attention"
-            for layer in range(n)]),
-        Always("global_attn_every_n_layers", 3, also=tuple(range(1, 99)), written=False),
+        windows(key="local_attention", width=128, keeps=True, halves=True, usual=every(
+            3, first="sliding_attention", last="full_attention", key="global_attn_every_n_layers", at=0)),
+        unread("global_attn_every_n_layers"),
         rope_by_layer(160000.0, 10000.0, ("global_rope_theta", "local_rope_theta")), TIED_USUALLY,
         Dropout(("embedding_dropout", "mlp_dropout")), Always("hidden_activation", "gelu"),
         Always("classifier_activation", "gelu"), Always("mlp_bias", False), Always("classifier_bias", False),

@@ -13,7 +13,7 @@ from qkv.extensions import Registry, instance_of
 from qkv.interop.decoders import BIASED, DECODERS, GATED, GELU_NEW, SILU, decoder, sizes, tensors
 from qkv.interop.encoders import ENCODERS, POOLER
 from qkv.interop.family import ACTS, PLAIN, TABLE, TIED, TIED_USUALLY, Family, attention, idle, linear, mlp, norm, row
-from qkv.interop.layers import Joint, windows
+from qkv.interop.layers import Joint, unread, windows
 from qkv.interop.name_map import BESIDE, ONE, SAME, TRANSPOSED, Form, Row, after, of_patches
 from qkv.interop.settings import WORDS, YES_NO, Always, Dropout, ImageSize, Labels, Piece, Reading, Rope, Setting
 from qkv.jsontypes import JsonMapping
@@ -82,8 +82,9 @@ LLAMA = _gated(
 MISTRAL = _gated("mistral", "Mistral", _HEAD_DIM, windows(layered=False))
 _QWEN_WINDOWS = windows(
     switch="use_sliding_window",
-    usual=lambda n, given: [
-        "sliding_attention" if layer >= given.get("max_window_layers", 28) else "full_attention" for layer in range(n)
+    usual=lambda n, reading: [
+        "sliding_attention" if layer >= reading.number("max_window_layers", 28, whole=True) else "full_attention"
+        for layer in range(n)
     ],
 )
 QWEN2 = _gated("qwen2", "Qwen2", _QWEN_WINDOWS, *idle(use_mrope=False), attention_bias="qkv", even_heads=True)
@@ -273,7 +274,7 @@ T5 = Family(
     auto="AutoModelForSeq2SeqLM", base="",
     pieces=(
         Setting("vocab_size", "sizes.d_vocab", 32128), Setting("n_positions", "sizes.n_ctx", 512),
-        Setting("d_model", "sizes.d_model", 512), Setting("d_kv", "sizes.d_head", 64),
+        Setting("d_model", "sizes.d_model", 512, least=1), Setting("d_kv", "sizes.d_head", 64),
         Setting("d_ff", "sizes.d_mlp", 2048), Setting("num_layers", "sizes.n_layers", 6, again=("num_decoder_layers",)),
         Setting("num_heads", "sizes.n_heads", 8),
         Setting("relative_attention_num_buckets", "layout.relative_buckets", 32),
@@ -281,7 +282,7 @@ T5 = Family(
         Setting("layer_norm_epsilon", "layout.norm_eps", 1e-6),
         Setting("feed_forward_proj", "layout.mlp", "relu", _T5_MLPS),
         Joint(_T5_HEAD, _read_t5_head, lambda config, out: out.update(dict.fromkeys(_T5_HEAD, config.layout.tied))),
-        Joint(("dense_act_fn", "is_gated_act"), lambda reading: None, lambda config, out: None),  # follow from its MLP
+        unread("dense_act_fn", "is_gated_act"),  # follow from its MLP
         Dropout(("dropout_rate",), (), 0.1), Always("is_encoder_decoder", True), *_NO_DECODER,
     ),
     layout={"positions": "relative", "norm": "rms", "scale": False, "start": "xavier"}, rows=_t5_rows,
@@ -295,7 +296,7 @@ _MT5_PIECES = (
     Setting("num_layers", "sizes.n_layers", 8, again=("num_decoder_layers",)),
     Setting("num_heads", "sizes.n_heads", 6),
     Setting("feed_forward_proj", "layout.mlp", "gated-gelu", _T5_MLPS),
-    Joint(("tie_word_embeddings",), lambda reading: None, lambda config, out: None),  # files say true and false alike
+    unread("tie_word_embeddings"),  # files say true and false alike
 )
 _MT5_KEYS = {key for piece in _MT5_PIECES for key in piece.keys}
 MT5 = replace(

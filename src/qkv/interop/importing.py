@@ -118,7 +118,8 @@ def _read_pixels(folder: Path, reading: Reading) -> None:
         if not all(map(is_number, values)) or len(set(values)) != 1:
             raise SourceError(f"{folder / name}: {key} is {values}; qkv reads one number for all channels")
         reading.values[ours] = float(values[0])
-    if abs(found.get("rescale_factor", 1 / 255) - 1 / 255) > 1e-9 or found.get("do_rescale", True) is not True:
+    factor = found.get("rescale_factor", 1 / 255)
+    if not is_number(factor) or abs(factor - 1 / 255) > 1e-9 or found.get("do_rescale", True) is not True:
         raise SourceError(f"{folder / name}: rescale_factor is not 1/255; qkv takes pixels of 0..1")
 
 

@@ -5,14 +5,13 @@ We write such a list as a pattern of letters that is repeated over the layers (`
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from qkv.interop.settings import Reading, Rope
-from qkv.jsontypes import JsonMapping, JsonObject
+from qkv.jsontypes import JsonObject
 from qkv.models.layout import ModelConfig, RopeScaling
 
-Usual = Callable[[int, JsonMapping], Sequence[object]]
-"""`usual(n_layers, given)`: the words of a file that lists none."""
+Usual = Callable[[int, Reading], Sequence[object]]
+"""`usual(n_layers, reading)`: the words of a file that lists none."""
 
 ATTENTION = (("full_attention", "f"), ("sliding_attention", "w"))
 """A layer's kind of attention -> our letter."""
@@ -24,9 +23,14 @@ def shortest(letters: str) -> str:
     return next(letters[:p] for p in range(1, n + 1) if (letters[:p] * n)[:n] == letters) if letters else ""
 
 
-def every(n: int, *, first: object, last: object) -> Usual:
-    """Layers of which each n-th is `last` and the others `first`."""
-    return lambda n_layers, given: [last if (layer + 1) % n == 0 else first for layer in range(n_layers)]
+def every(n: int, *, first: object, last: object, key: str = "", at: int = 1) -> Usual:
+    """Layers of which each n-th is `last`, as layer n - `at`, and the others `first`; a file may say n by `key`."""
+
+    def usual(n_layers: int, reading: Reading) -> list[object]:
+        step = reading.number(key, n, "expected a whole number of at least 1", whole=True, least=1)
+        return [first if (layer + at) % step else last for layer in range(n_layers)]
+
+    return usual
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,20 @@ class Joint:
     write: Callable[[ModelConfig, JsonObject], None]
 
 
+def unread(*keys: str) -> Joint:
+    """Keys that another piece reads where it needs them, or that say nothing; they are not written."""
+    return Joint(keys, lambda reading: None, lambda config, out: None)
+
+
 def layer_words(key: str, path: str, letters: tuple[tuple[object, str], ...], usual: Usual) -> Joint:
     """A key that lists a word for each layer, as a pattern of letters in the setting `layout.NAME` at `path`."""
 
     def read(reading: Reading) -> None:
         n_layers, ours = int(reading.values["sizes.n_layers"]), dict(letters)
         said = reading.given.get(key)
-        words = usual(n_layers, reading.given) if said is None else said
-        if not isinstance(words, list) or len(words) != n_layers or any(str(w) not in map(str, ours) for w in words):
+        words = usual(n_layers, reading) if said is None else said
+        fine = isinstance(words, list) and all(isinstance(word, str | int) and word in ours for word in words)
+        if not fine or len(words) != n_layers:
             known = " or ".join(str(word) for word in ours)
             raise reading.refuse(key, f"expected {known} for each of {n_layers} layers")
         reading.values[path] = shortest("".join(ours[word] for word in words))
@@ -62,7 +72,7 @@ def windows(
     key: str = "sliding_window",
     width: int | None = 4096,
     *,
-    usual: Usual = lambda n_layers, given: ["sliding_attention"] * n_layers,
+    usual: Usual = lambda n_layers, reading: ["sliding_attention"] * n_layers,
     switch: str = "",
     layered: bool = True,
     keeps: bool = False,
@@ -78,9 +88,7 @@ def windows(
 
     def read(reading: Reading) -> None:
         given, values = reading.given, reading.values
-        if given.get(key, width) is None:
-            return
-        if switch and given.get("layer_types") is None and not given.get(switch, False):
+        if given.get(key, width) is None or (switch and given.get("layer_types") is None and not given.get(switch)):
             return
         wide = int(reading.number(key, width, "expected a number of positions", whole=True, least=1))
         layer_words("layer_types", "layout.window_layers", ATTENTION, usual).read(reading)
@@ -116,23 +124,21 @@ def rope_by_layer(
     """
 
     def read(reading: Reading) -> None:
-        given = reading.given
-        usual = reading.number(old_keys[0], base)
-        near = {"rope_theta": reading.number(old_keys[1], window_base)}
-        told: JsonObject = {"rope_theta": usual, "rope_scaling": given.get("rope_scaling")}
-        table = given.get("rope_parameters")
-        if isinstance(table, dict) and isinstance(table.get("full_attention"), dict):
-            told = {"rope_theta": usual, "rope_parameters": table["full_attention"]}
-            near |= table.get("sliding_attention") or {}
-        elif table:
-            told = {"rope_theta": usual, "rope_parameters": table}
-            near |= {"rope_theta": table.get("rope_theta", usual)}
-        inner = Reading(reading.path, told)
+        table = reading.given.get("rope_parameters")
+        kinds = table if isinstance(table, dict) and isinstance(table.get("full_attention"), dict) else {}
+        full: JsonObject = {key: reading.given.get(key) for key in ("rope_scaling", "partial_rotary_factor")}
+        full |= {"rope_theta": reading.number(old_keys[0], base), "rope_parameters": kinds.get("full_attention", table)}
+        near: JsonObject = {"rope_theta": reading.number(old_keys[1], window_base)}
+        near |= {"rope_parameters": kinds.get("sliding_attention")}
+        inner, windowed = Reading(reading.path, full), Reading(reading.path, near)
         Rope().read(inner)
-        if near.get("rope_type", "default") != "default":
+        if table and not kinds:  # one table for all layers
+            near["rope_theta"] = inner.values["layout.rope_base"]
+        Rope().read(windowed)
+        if "layout.rope_scaling" in windowed.values:
             raise reading.refuse("rope_parameters", "qkv reads windowed layers without a scaling of rotary positions")
         reading.values |= inner.values
-        near_base, scaled = float(cast(float, near["rope_theta"])), "layout.rope_scaling" in inner.values
+        near_base, scaled = windowed.values["layout.rope_base"], "layout.rope_scaling" in inner.values
         if "layout.window" in reading.values and (scaled or near_base != inner.values["layout.rope_base"]):
             reading.values["layout.window_rope_base"] = near_base
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from qkv.errors import ConfigError, UserError
+from qkv.models.layout import require_attention
 from qkv.words import many
 
 
@@ -17,18 +18,19 @@ def attention(model: Any, tokenizer: Any, text: str) -> "Attention":
     `attn_implementation="eager"`, no hooks). `tokenizer` is the model's; the text is framed as it frames it.
 
     Raises ConfigError for a model that `qkv import` does not read or that does not read one text (a translation's),
-    UserError for a text that is too long or empty.
+    UserError for a model without attention, or a text that is too long or empty.
     """
     from qkv.interop.mirror import mirror_of
 
     mirror = mirror_of(model)
     if mirror.config is None:
         raise ConfigError(f"{type(model).__name__} has no layout that qkv can run; it shows models that it can import")
-    if mirror.config.kind not in ("CausalLM", "MaskedLM"):
+    if mirror.config.kind == "EncoderDecoderLM" or mirror.config.patches is not None:
         raise ConfigError(
             f"{type(model).__name__} reads more than one text, or none; qkv.attention shows models that read one."
             " Save it, type qkv import FOLDER, and look at the run with qkv view"
         )
+    require_attention(mirror.config.sizes, mirror.config.layout)
     ids = list(tokenizer(text)["input_ids"])
     n_ctx = mirror.config.sizes.n_ctx
     if not 0 < len(ids) <= n_ctx:

@@ -64,6 +64,8 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 }
 """Layouts that are known by their parameters' names: name of a parameter -> the addresses that it holds."""
 
+_MAY_BE_NULL = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
+"""Keys whose null turns something off that a silent file has."""
 _HEAD_COUNTS = ("n_head", "n_heads", "num_heads", "num_attention_heads", "nhead")
 
 
@@ -124,7 +126,9 @@ class _Link:
 class Mirror:
     """Our copy of a live model; `refresh` brings it up to date."""
 
-    def __init__(self, live: nn.Module, rows: Sequence[Placed], model: nn.Module, config: ModelConfig | None) -> None:
+    def __init__(
+        self, live: nn.Module, rows: Sequence[Placed], model: nn.Module, config: ModelConfig | None, *absent: str
+    ) -> None:
         self._live = live
         parameters = self._tensors()
         self.model: Any = model
@@ -146,7 +150,9 @@ class Mirror:
             held = tuple(self.catalogue.entry(address).parameter for address in item.addresses)
             self._links.append(_Link(item.row.stored, parameter, item.row.form, item.shapes, held, item.stored_shape))
             seen |= set(item.addresses)
-        missing = set(self.catalogue.addresses) - seen
+        for address in absent:  # no parameter of theirs, and 0 in ours
+            nn.init.zeros_(self.catalogue.entry(address).parameter)
+        missing = set(self.catalogue.addresses) - seen - set(absent)
         if missing:
             raise ConfigError(f"the model has no parameter for {', '.join(sorted(missing)[:5])}")
         linked = {id(link.live) for link in self._links}
@@ -264,7 +270,7 @@ def _of_family(model: nn.Module, family: Family, config: JsonMapping) -> Mirror:
             f"the model is a {type(model).__name__}; of {family.title} qkv watches {family.architecture}."
             " For another, give names= (see docs/watching.md)"
         )
-    given = {key: v for key, v in config.items() if v is not None or key == "sliding_window"}
+    given = {key: v for key, v in config.items() if v is not None or key in _MAY_BE_NULL}
     reading = Reading(f"the configuration of {type(model).__name__}", given)
     try:
         read_config(family.pieces, reading)
@@ -272,7 +278,7 @@ def _of_family(model: nn.Module, family: Family, config: JsonMapping) -> Mirror:
     except SourceError as error:
         raise ConfigError(str(error)) from None
     shadow = build(ours, 0, materialise=False).to_empty(device="cpu").eval()
-    return Mirror(model, rows_of_model(family, ours), shadow, ours)
+    return Mirror(model, rows_of_model(family, ours), shadow, ours, *family.absent)
 
 
 def _by_names(
@@ -325,9 +331,12 @@ def _shapes(
         return (stored[::-1] if form is TRANSPOSED else stored,)
     total = stored[0] if form is STACKED else stored[-1]
     rest = stored[1:] if form is STACKED else stored[:-1]
-    shared = [n_kv_heads if address.rpartition(".")[2][-1] in "KV" else n_heads for address in row.addresses]
-    if total % sum(shared):
-        raise ConfigError(f"{row.stored} is {list(stored)}, which does not divide into {len(shared)} parts of heads")
+    kinds = [KINDS[address.rpartition(".")[2]] for address in row.addresses]
+    shared = [n_kv_heads if kind.divides == "KV" else n_heads if kind.site == "attn" else 1 for kind in kinds]
+    heads = {kind.site == "attn" for kind in kinds}
+    if total % sum(shared) or len(heads) > 1:
+        parts = f"{len(shared)} parts{' of heads' * any(heads)}"
+        raise ConfigError(f"{row.stored} is {list(stored)}, which does not divide into {parts}")
     width = total // sum(shared)
     return tuple((*rest, width * count) for count in shared)
 

@@ -85,17 +85,10 @@ def read_own(given: JsonMapping, path: Path) -> ModelConfig:
 def own_family(kind: str) -> Family:
     """What is read of such a folder, by the kind of its model: every tensor is the matrix of its name."""
     return Family(
-        name=OWN_TYPE,
-        title="model in a layout of its own",
-        kind=kind,
-        preset="modern",
-        architecture=_class(kind),
-        auto=OWN_CLASSES[kind],
-        base="",
-        pieces=(),
-        layout={},
+        name=OWN_TYPE, title="model in a layout of its own", kind=kind, preset="modern", architecture=_class(kind),
+        auto=OWN_CLASSES[kind], base="", pieces=(), layout={},
         rows=lambda config: [row(a, a) for a in Catalogue(build(config, 0, materialise=False)).addresses],
-    )
+    )  # fmt: skip
 
 
 def _class(kind: str) -> str:

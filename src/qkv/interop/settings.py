@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeGuard
 from qkv.errors import SourceError
 from qkv.interop.folders import UNQUANTIZED
 from qkv.jsontypes import JsonMapping, JsonObject
-from qkv.models.layout import ModelConfig, RopeScaling
+from qkv.models.layout import MOST_LAYERS, ModelConfig, RopeScaling
 
 WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
 """Names of keys and kinds of models, as words.toml explains them."""
@@ -28,10 +28,8 @@ QUANTIZED = ("quantization_config", "compression_config", "quantization")
 
 
 def is_number(value: object, *, whole: bool = False) -> TypeGuard[float]:
-    """Whether a value of a JSON file is a number, finite, and a `whole` one where that is asked."""
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        return False
-    return isinstance(value, int) or math.isfinite(value)
+    """Whether a value of a JSON file is a number, finite as a float, and a `whole` one where that is asked."""
+    return not isinstance(value, bool) and isinstance(value, int if whole else int | float) and abs(value) <= 1e308
 
 
 @dataclass
@@ -141,6 +139,8 @@ class Setting:
         number = reading.number(key, self.default, whole=not real)
         if number - self.plus < self.least:
             raise reading.refuse(key, f"expected a number of at least {self.plus + self.least}")
+        if self.path == "sizes.n_layers" and number > MOST_LAYERS:  # before a word for each of them is made
+            raise reading.refuse(key, f"expected a whole number of at most {MOST_LAYERS:,}")
         return float(number) if real else number - self.plus
 
     def write(self, config: ModelConfig, out: JsonObject) -> None:
@@ -216,7 +216,7 @@ class ImageSize:
     def read(self, reading: Reading) -> None:
         size, side = reading.given.get("image_size", 224), reading.values["patches.patch"]
         both = size if isinstance(size, list) else [size, size]
-        if len(both) != 2 or not all(isinstance(n, int) and n > 0 for n in both):
+        if len(both) != 2 or not all(is_number(n, whole=True) and n > 0 for n in both):
             raise reading.refuse("image_size", "expected a number of pixels, or height and width")
         if side < 1 or any(n % side for n in both):
             raise reading.refuse("image_size", f"expected a multiple of patch_size {side}")
@@ -276,11 +276,12 @@ class Rope:
         key = "rope_parameters" if given.get("rope_parameters") else "rope_scaling"
         said = given.get(key) or {}
         older = given.get("rope_scaling") or {}
-        if isinstance(older, dict) and any(said.get(name) != value for name, value in older.items() if name != "type"):
+        for name, table in ((key, said), ("rope_scaling", older)):
+            if not isinstance(table, dict) or any(isinstance(value, dict) for value in table.values()):
+                raise reading.refuse(name, "expected one set of rotary settings for all layers")
+        if any(said.get(name) != value for name, value in older.items() if name != "type"):
             raise reading.refuse("rope_scaling", "rope_parameters says otherwise; keep the one that the model had")
-        if not isinstance(said, dict) or any(isinstance(value, dict) for value in said.values()):
-            raise reading.refuse(key, "expected one set of rotary settings for all layers")
-        kind = said.get("rope_type", said.get("type", "default"))
+        kind = str(said.get("rope_type", said.get("type", "default")))
         if kind not in _ROPE_KEYS:
             raise reading.refuse(key, f"rotary scaling {kind!r} is not supported; supported: {', '.join(_ROPE_KEYS)}")
         common = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
@@ -362,8 +363,8 @@ class _RopeSettings:
         def of(scale: float) -> float:
             return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
-        one, other = self.said.get("mscale"), self.said.get("mscale_all_dim")
-        return of(float(one)) / of(float(other)) if one and other else of(1.0)
+        one, other = self.number("mscale", 0.0), self.number("mscale_all_dim", 0.0)
+        return of(one) / of(other) if one and other else of(1.0)
 
 
 def _quantized(said: object) -> str:

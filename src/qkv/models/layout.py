@@ -552,8 +552,6 @@ def _of_image(config: ModelConfig, sizes: Sizes) -> Sizes:
     layout, patches = config.layout, config.patches
     if patches is None:
         raise ConfigError("an ImageClassifier needs patches: how its images are cut")
-    if len(config.classes) < 2:
-        raise ConfigError(f"there are {len(config.classes)} classes; a classifier needs at least 2")
     if sizes.d_vocab:
         raise ConfigError(f"d_vocab is {sizes.d_vocab}; an image model takes patches, so it is 0")
     if layout.positions == "sinusoidal_halves":

@@ -15,12 +15,12 @@ from torch import Tensor
 from qkv.errors import SourceError
 from qkv.interop.folders import ADAPTER, INDEX, MERGE, SINGLE, Weights, no_base, no_model, read_json
 from qkv.interop.hub import fetch
-from qkv.interop.layers import Joint
+from qkv.interop.layers import unread
 from qkv.interop.settings import WORDS, Always, Reading, read_config
 from qkv.words import many
 
 _PIECES = (
-    Joint(tuple(WORDS["adapter"].split()), lambda reading: None, lambda config, out: None),
+    unread(*WORDS["adapter"].split()),
     Always("peft_type", "LORA"),
     Always("alpha_pattern", {}),
     Always("init_lora_weights", True, also=("gaussian", "eva", "orthogonal")),  # others change the model's weights too

@@ -111,7 +111,7 @@ class QkvModel(PreTrainedModel):
             shapes |= {"W_transform": (d, d)} | self._norm_shapes("norm_u")
             shapes |= {"b_transform": (d,)} if a["bias"] else {}
         shapes |= {} if a["tied"] else {"W_U": (d, s["d_vocab"])}
-        return shapes | ({"b_U": (s["d_vocab"],)} if (a.get("head_bias") if self.causal else a["bias"]) else {})
+        return shapes | ({"b_U": (s["d_vocab"],)} if a.get("head_bias") or (a["bias"] and not self.causal) else {})
 
     def get_input_embeddings(self):
         return None
@@ -361,9 +361,8 @@ class QkvForSeq2SeqLM(QkvModel, GenerationMixin):
             shifted = torch.cat((start, labels[:, :-1]), dim=1)
             decoder_input_ids = shifted.masked_fill(shifted == -100, self.config.pad_token_id)
         W_E = self.enc.W_E if self.config.layout["tied"] else self.dec.W_E
-        h = self._read(
-            self.dec, W_E, decoder_input_ids, decoder_attention_mask, True, encoder_outputs[0], attention_mask
-        )
+        dec = getattr(self, "dec", None)  # a tied stack of no layers may have no parameter
+        h = self._read(dec, W_E, decoder_input_ids, decoder_attention_mask, True, encoder_outputs[0], attention_mask)
         logits = self._logits(h, W_E)
         loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=encoder_outputs[0])
