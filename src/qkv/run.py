@@ -628,7 +628,7 @@ class Run:
         from qkv.data.config import DataConfig
         from qkv.data.labelled import read_labelled
         from qkv.data.sources.tagged import is_tagged, read_tagged
-        from qkv.inspection.contextual import contextual_vectors
+        from qkv.inspection.contextual import contextual_vectors, read_in_turn
         from qkv.inspection.probes.linear import MOST_LABELS, probe, text_items, word_items
 
         self._reads_text()
@@ -642,7 +642,7 @@ class Run:
             return probe(word_items(tagged[:n], read), by_word=True)
         config = DataConfig(source=str(source), text_column=text_column or "", label_column=label_column or "")
         found = read_labelled(config)
-        read = contextual_vectors(model, self.tokenizer, found.texts[:MOST_LABELS])
+        read = read_in_turn(model, self.tokenizer, found.texts[:MOST_LABELS])
         return probe(text_items(found.labels[:MOST_LABELS], read), by_word=False)
 
     def export(self, out: str | Path, format: str = "huggingface") -> "Fit":
