@@ -169,12 +169,17 @@ def _replaced(config: T, values: Mapping[str, object], above: str) -> T:
 
 
 def dump_toml(data: Mapping[str, object], prefix: str = "") -> str:
-    """Plain values as TOML text; scalars first, then one table per nested dictionary."""
+    """Plain values as TOML text; scalars first, then one table per nested dictionary.
+
+    Raises ConfigError for what `load_toml` would not read back.
+    """
     lines = [f"{name} = {_literal(value)}" for name, value in data.items() if not isinstance(value, dict)]
     text = "\n".join(lines) + ("\n" if lines else "")
     for name, value in data.items():
         if isinstance(value, dict):
             text += f"\n[{prefix}{name}]\n" + dump_toml(value, f"{prefix}{name}.")
+    if why := _refused(text):
+        raise ConfigError(f"config.toml could not be read back: {why}; expected fewer or shorter names of classes")
     return text
 
 
@@ -206,17 +211,24 @@ _DEEPEST_KEY = 200
 """The parser's time grows as the third power of the parts of a dotted name."""
 
 
+def _refused(text: str) -> str:
+    """Why `load_toml` does not parse such a text; or ""."""
+    if len(text.encode()) > _LARGEST_TOML:
+        return f"it has more than {_LARGEST_TOML:,} bytes"
+    is_deep = any(piece.count(".") > _DEEPEST_KEY for piece in re.split(r"[=,\[\]{}\n]", text))
+    return f"a name in it has more than {_DEEPEST_KEY} parts" if is_deep else ""
+
+
 def load_toml(path: Path) -> Table:
     """The tables of a TOML file.
 
     Raises ConfigError where the file is not TOML, naming file and line.
     """
     try:
-        if path.stat().st_size > _LARGEST_TOML:
-            raise ValueError(f"it has more than {_LARGEST_TOML:,} bytes")
-        text = path.read_text(encoding="utf-8")
-        if any(piece.count(".") > _DEEPEST_KEY for piece in re.split(r"[=,\[\]{}\n]", text)):
-            raise ValueError(f"a name in it has more than {_DEEPEST_KEY} parts")
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(_LARGEST_TOML + 1)
+        if why := _refused(text):
+            raise ValueError(why)
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None

@@ -18,10 +18,15 @@ from torch import Tensor
 from qkv import recipe
 from qkv.changes import parse_changes, plan_changes
 from qkv.config import from_dict
+from qkv.data.config import DataConfig
+from qkv.data.labelled import read_labelled
+from qkv.data.sources.tagged import is_tagged, read_tagged
 from qkv.errors import ConfigError, DamagedFileError, MissingExtra, RunFolderError, UserError, several, unknown
 from qkv.folder.run_folder import RunFolder
 from qkv.folder.verified import Damage, check_file, check_weights, is_whole
+from qkv.inspection.contextual import Contextual, contextual_vectors, read_in_turn
 from qkv.inspection.one_text import OneText, float64_copy, one_text
+from qkv.inspection.patching import Patching, asked, named, patch
 from qkv.instruments.ledger import check_kept
 from qkv.jsontypes import JsonObject
 from qkv.models.factored import FactoredMatrix
@@ -34,16 +39,13 @@ from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.words import many, percent
 
 if TYPE_CHECKING:
-    import numpy as np
     from transformers import PreTrainedModel
 
     from qkv.inspection.answers.answer import Answer
     from qkv.inspection.answers.ledger import Balance
     from qkv.inspection.attribution import Direct
-    from qkv.inspection.contextual import Contextual
     from qkv.inspection.gradient_step import OneStep
     from qkv.inspection.lens import LensLayer
-    from qkv.inspection.patching import Patching
     from qkv.inspection.probes.linear import Probes
     from qkv.inspection.representation import LayerMeasures
     from qkv.inspection.research.cka import Alike
@@ -367,10 +369,8 @@ class Run:
         model, told = recipe.opened_model(self.config, self._checked(), self._readable, several("changes", changes))
         return model, list(told)
 
-    def embed(self, texts: Sequence[str]) -> "list[Contextual]":
+    def embed(self, texts: Sequence[str]) -> list[Contextual]:
         """Contextual vectors of every token of each text, by layer; see `qkv.inspection.contextual`."""
-        from qkv.inspection.contextual import contextual_vectors
-
         self._reads_text()
         return contextual_vectors(self.model, self.tokenizer, several("texts", texts), offsets=True)
 
@@ -391,7 +391,7 @@ class Run:
         at: int | None = None,
         estimate: bool = False,
         progress: Callable[[int, int], None] | None = None,
-    ) -> "Patching":
+    ) -> Patching:
         """Activation patching: which activations carry the difference between `text` and `other`, two texts with
         equally many tokens, or two image files. Each is replaced by that of `other`, to see how much of the answer
         follows (`qkv.inspection.patching`). If the answers barely differ, `caution` says so: then read nats.
@@ -399,8 +399,6 @@ class Run:
         `answers` names two tokens or classes; `addresses` limits the activations (`L1.H0.z`). `estimate` takes the
         first-order estimate of every share (attribution patching), from two passes forward and one backward.
         """
-        from qkv.inspection.patching import patch
-
         first, second, which = self._pair(text, other, answers)
         return patch(
             self.model_at(at), first, second, answers=which, addresses=addresses, estimate=estimate, progress=progress
@@ -408,8 +406,6 @@ class Run:
 
     def _pair(self, text: str, other: str, answers: Sequence[str] | None) -> "Pair":
         """Two inputs and two answers as the model takes them."""
-        from qkv.inspection.patching import asked, named
-
         self._reads_text()
         of = self.task, self.tokenizer, self.config.model
         return asked(*of, text), asked(*of, other), named(*of, answers)
@@ -458,7 +454,6 @@ class Run:
 
         Both read `texts`, or the first 64 windows of this run's validation text. See `qkv.inspection.research.cka`.
         """
-        from qkv.inspection.contextual import contextual_vectors
         from qkv.inspection.research.cka import alike
 
         self._reads_text()
@@ -518,7 +513,6 @@ class Run:
         over positions, norms after the sublayers, no skip connections, a transform before the output.
         """
         from qkv.inspection.attribution import direct
-        from qkv.inspection.patching import asked, named
 
         self._reads_text()
         of = self.task, self.tokenizer, self.config.model
@@ -550,7 +544,6 @@ class Run:
 
         Over `texts`, or over the first 64 windows of the validation text; `at` takes the weights of a kept step.
         """
-        from qkv.inspection.contextual import contextual_vectors
         from qkv.inspection.representation import layer_measures
 
         if self.tokenizer is None:
@@ -625,10 +618,6 @@ class Run:
 
         Raises SourceError for a file that cannot be read as labels, UserError for too few of them.
         """
-        from qkv.data.config import DataConfig
-        from qkv.data.labelled import read_labelled
-        from qkv.data.sources.tagged import is_tagged, read_tagged
-        from qkv.inspection.contextual import contextual_vectors
         from qkv.inspection.probes.linear import MOST_LABELS, probe, text_items, word_items
 
         self._reads_text()
@@ -642,7 +631,7 @@ class Run:
             return probe(word_items(tagged[:n], read), by_word=True)
         config = DataConfig(source=str(source), text_column=text_column or "", label_column=label_column or "")
         found = read_labelled(config)
-        read = contextual_vectors(model, self.tokenizer, found.texts[:MOST_LABELS])
+        read = read_in_turn(model, self.tokenizer, found.texts[:MOST_LABELS])
         return probe(text_items(found.labels[:MOST_LABELS], read), by_word=False)
 
     def export(self, out: str | Path, format: str = "huggingface") -> "Fit":

@@ -13,7 +13,8 @@ from qkv import cli
 from qkv.config import flat
 from qkv.errors import ConfigError
 from qkv.folder.run_folder import RunFolder
-from qkv.telemetry.runs import _settings, differing, listed, where
+from qkv.tasks import TASKS
+from qkv.telemetry.runs import TARGETS, _settings, differing, listed, where
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +109,28 @@ def test_what_is_printed(folder, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["run", "task", "loss", "n-gram", "steps", "written", "state", "what", "differs"]
     assert [line.split()[0] for line in lines[1:5]] == ["bad", "cut", "one", "two"]
-    assert "seed=2" in lines[4] and "4 runs" in lines[-1]
+    assert "seed=2" in lines[4]
+    assert lines[-1] == "4 runs; losses are the lowest on validation data, in nats per token."
     assert cli.main(["runs", str(folder), "--json", "--where", "seed=2"]) == 0
     assert [run["name"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["two"]
     assert cli.main(["runs", str(folder / "nothing")]) == 2
     assert "no folder" in capsys.readouterr().err
+
+
+def test_the_unit_of_losses_is_that_of_the_tasks_and_what_cannot_be_compared_is_told(folder, tmp_path, capsys):
+    assert {name: TASKS[name].target for name in TARGETS} == TARGETS
+    assert {task.name for task in vars(qkv.tasks)["_OWN"]} == set(TARGETS)
+    for name, task in (("a", "classify"), ("b", "classify"), ("c", "causal")):
+        shutil.copytree(folder / "one", tmp_path / name)
+        config = tmp_path / name / "config.toml"
+        config.write_text(config.read_text().replace('task = "causal"', f'task = "{task}"'))
+    manifest = tmp_path / "b" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"tokenizer.json": "', '"tokenizer.json": "ff'))
+    assert cli.main(["runs", str(tmp_path), "--sort", "name"]) == 0
+    told = capsys.readouterr().out.splitlines()[-2:]
+    assert told[0].endswith("in nats per text or token.") and "different tasks and tokenizers" in told[1]
+    assert cli.main(["runs", str(tmp_path), "--where", "task=classify"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("in nats per text.")
 
 
 def test_a_thousand_runs_take_less_than_a_second(folder, tmp_path):

@@ -10,6 +10,7 @@ import torch
 
 import qkv
 from qkv import api, cli
+from qkv.commands.show import first_screen
 from qkv.errors import UserError
 from qkv.tasks.evaluation import ratio_interval
 
@@ -93,10 +94,14 @@ def test_imports_and_histories_are_measured_too(runs, tmp_path, capsys):
     assert found["cka steps"]["numbers"]["embed, step 0"] == pytest.approx(1)  # only attention of layer 0 differs
 
 
-def test_what_is_asked_in_vain_is_one_sentence(runs, capsys):
+def test_what_is_asked_in_vain_is_one_sentence(runs, capsys, monkeypatch):
     path, other = str(runs / "seed-0"), str(runs / "seed-1")
+    monkeypatch.setattr(first_screen, "kept", lambda folder: [("Is the loss good?", "Yes.")])
     for words, said in (
         (["--against", other], "add --research"),
+        (["--source", str(runs / "text.txt")], "add --research"),
+        (["--pairs", str(runs / "pairs.tsv")], "add --research"),
+        (["--exact"], "add --research"),
         (["--research", "--exact"], "add --pairs FILE"),
         (["--research", "--at", "3"], "--research measures a whole run"),
         (["--research", "--pairs", "none.tsv"], "none.tsv"),

@@ -409,6 +409,22 @@ def test_many_runs_are_compared_with_the_first(runs, small_text, tmp_path, capsy
     assert "least distance from 1" in out and out.count("d_vocab=") == 3
 
 
+def test_losses_of_texts_are_compared_whatever_the_tokens(tmp_path, capsys):
+    lines = [
+        f"{label}\tthe {word} number {i} is here\n" for i in range(120) for label, word in (("a", "red"), ("b", "sea"))
+    ]
+    (tmp_path / "t.tsv").write_text("label\ttext\n" + "".join(lines))
+    words = "--task classify --steps 2 --threads 1 --watch off --no-report --json --set".split()
+    words += ["d_model=16,n_layers=1,n_heads=1,n_ctx=16", "--tokenizer"]
+    for kind in ("word", "char"):
+        said(capsys, "train", tmp_path / "t.tsv", *words, kind, "--out", tmp_path / kind)
+    found = json.loads(said(capsys, "compare", tmp_path / "word", tmp_path / "char", "--json"))
+    assert None not in found["figures"]["val_loss"] and None not in found["figures"]["accuracy"]
+    assert found["cautions"] == ["The tokenizers differ, so rows of W_E are of different tokens and not compared."]
+    addresses = {row["address"] for row in found["matrices"]}
+    assert "W_E" not in addresses and "W_cls" in addresses
+
+
 def test_compare_knows_texts_by_their_bytes(tmp_path, small_text, capsys):
     words = "--tokenizer char --steps 2 --threads 1 --watch off --no-report --json --set".split()
     words += ["d_model=16,n_layers=1,n_heads=1,n_ctx=16"]

@@ -84,11 +84,15 @@ def test_a_word_of_a_run_whose_tokens_hold_the_space_is_asked_about_once(kind, s
         (["none.txt", "--similarity", "x"], "does not exist; expected a file of word vectors"),
         (["none.txt", "--similarity", "x", "--width", "4"], "--width is for training vectors; give --out"),
         (["none.txt", "--out", "new.txt"], "none.txt"),
-        (["none.txt", "--out", "new.txt", "--among", "x"], "none.txt"),
+        (["none.txt", "--out", "new.txt", "--among", "x"], "--among says which words are asked about"),
+        (["none.txt", "--out", "new.txt", "--similarity", "x"], "'x' does not exist"),
+        (["none.txt", "--out", "new.txt", "--analogies", "x"], "'x' does not exist"),
+        (["none.txt", "--out", "new.txt", "--analogies", "a.txt", "--among", "x"], "'x' does not exist"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(words, sentence, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text(ANALOGIES)
     assert main(["vectors", *words]) == 2
     error = capsys.readouterr().err
     assert sentence in error and "Traceback" not in error and not (tmp_path / "new.txt").exists()

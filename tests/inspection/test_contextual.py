@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from qkv.errors import AddressError, UserError
-from qkv.inspection.contextual import contextual_vectors
+from qkv.inspection.contextual import contextual_vectors, read_in_turn
 from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Sizes
 
@@ -49,6 +49,16 @@ def test_every_layer_equals_the_recorded_pass_of_the_text_alone(model):
             np.testing.assert_allclose(found.at(layer), record[layer][0].numpy(), atol=1e-5)
         assert ("norm_f" in found.layers) == (model.layout.norm_place == "pre")
         np.testing.assert_allclose(found.pooled, found.vectors.mean(1))
+
+
+def test_texts_are_read_a_few_at_a_time(model):
+    texts = ["abc", "the cat sat on", "x", "a longer one", "end"]
+    some = list(read_in_turn(model, Letters(), texts, at_once=2))
+    for one, other in zip(some, contextual_vectors(model, Letters(), texts), strict=True):
+        assert one.text == other.text and one.layers == other.layers and (one.ids == other.ids).all()
+        np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
+    with pytest.raises(UserError, match=r"'' has no tokens \(text 3 of 3\), so"):
+        list(read_in_turn(model, Letters(), ["a", "b", ""], at_once=1))
 
 
 def test_the_last_layer_is_what_the_output_matrix_sees(model):

@@ -1,6 +1,8 @@
 """Probes are scikit-learn's on the same vectors; what a control gives is what memorized words give."""
 
 import json
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,8 @@ from qkv import cli
 from qkv.data.baseline.linear import classes_of, fit_dense
 from qkv.data.sources.tagged import read_tagged
 from qkv.errors import SourceError, UserError
-from qkv.inspection.probes.linear import Items, probe
+from qkv.inspection.contextual import Contextual
+from qkv.inspection.probes.linear import Items, probe, text_items
 from qkv.randomness import generator
 
 
@@ -46,6 +49,23 @@ def test_accuracy_is_that_of_scikit_learn_on_the_same_texts_and_the_control_foll
     assert found.by_word == 1.0 and found.classes == ["l0", "l1", "l2"]
     assert found.layers[0].control > found.layers[1].control + 0.1  # vectors of words let labels of words be learned
     assert found.majority == pytest.approx((words[test] % 3 == np.bincount(words[~test] % 3).argmax()).mean())
+
+
+def test_long_texts_are_kept_once_and_their_vectors_are_not_kept() -> None:
+    draws = generator("tests", "probe", "long")
+    n, layers = 64, draws.normal(size=(64, 1, 2)).astype(np.float32)
+    texts = ["a" * 500_000 + str(i) for i in range(n)]
+
+    def read() -> Iterator[Contextual]:
+        for text, vectors in zip(texts, layers, strict=True):
+            many = np.repeat(vectors[:, None], 100_000, axis=1)  # 0.8 MB
+            yield Contextual(text=text, tokens=[], ids=np.zeros(100_000, np.int64), layers=["embed"], vectors=many)
+
+    tracemalloc.start()
+    found = probe(text_items(["x", "y"] * (n // 2), read()), by_word=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.n_train + found.n_test == n and peak < 2e7
 
 
 CONLLU = (

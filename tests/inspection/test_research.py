@@ -89,10 +89,10 @@ def test_pairs_are_a_ratio_of_sums_with_an_interval():
 
 
 def test_a_file_of_pairs(tmp_path):
-    (tmp_path / "pairs.tsv").write_text("a b\ta c\n\na b\tb b\tx\ty\n")
+    (tmp_path / "pairs.tsv").write_text("a b\ta c\n\na b\tb b\tx\ty\n", encoding="utf-8-sig")
     assert read_pairs(tmp_path / "pairs.tsv") == [["a b", "a c"], ["a b", "b b", "x", "y"]]
-    (tmp_path / "pairs.tsv").write_text("a b\ta c\nalone\n")
-    with pytest.raises(UserError, match="line 2 of .* has 1 part"):
+    (tmp_path / "pairs.tsv").write_text("a b\ta c\n\nalone\n")
+    with pytest.raises(UserError, match="line 3 of .* has 1 part"):
         read_pairs(tmp_path / "pairs.tsv")
     (tmp_path / "pairs.bin").write_bytes(b"\xf7\t\x00")
     with pytest.raises(UserError, match="is no UTF-8 text; expected a pair of texts on each line"):

@@ -22,6 +22,8 @@ from qkv.data.baseline.dictionary import Dictionary
 from qkv.data.config import DataConfig
 from qkv.data.pairs import encode_lines
 from qkv.errors import ConfigError, MissingExtra, UserError
+from qkv.inspection.answers.answer import Evidence
+from qkv.inspection.answers.loss import loss
 from qkv.installing import install
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.recipe.request import Request, resolve
@@ -277,6 +279,21 @@ def test_a_run_learns_to_translate_and_beats_its_baselines(run, small_pairs):
     assert few.judging_seconds(data, run.config.model.sizes) < TASK.judging_seconds(data, run.config.model.sizes)
     elsewhere = run.evaluate(":".join(map(str, small_pairs)))
     assert elsewhere.n_windows == 600
+
+
+def test_a_short_run_says_over_which_pairs_its_bleu_and_those_of_the_baselines_are(monkeypatch, small_pairs, tmp_path):
+    monkeypatch.setattr(type(TASK), "in_brief", lambda task: dataclasses.replace(task, most_translated=10))
+    how = {"set": {"d_model": 16, "n_layers": 1}, "watch": "off", "threads": 1, "report": False}
+    source = ":".join(map(str, small_pairs))
+    run = api.train(source, task="translate", minutes=0.04, out=tmp_path / "run", **how)
+    sources, references = run.corpus().lines("val")
+    kept = np.linspace(0, len(sources) - 1, 10).round().astype(int)
+    copied = bleu([sources[i] for i in kept], [references[i] for i in kept])[0]
+    assert run.summary["baselines"]["copy"] == copied != bleu(sources, references)[0]
+    assert run.summary["note"] == f"BLEU is that of 10 of {len(sources)} validation pairs, spread evenly"
+    with run.telemetry() as telemetry:
+        said = loss(Evidence(run.path, telemetry)).more[0]
+    assert said.startswith(f"{run.summary['note']}, with a 95% interval of ")
 
 
 def test_vectors_of_a_source_are_those_of_what_the_model_reads(run):

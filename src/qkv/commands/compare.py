@@ -57,14 +57,13 @@ def run(args: argparse.Namespace) -> None:
 def _found(runs: "Sequence[Run]", quietly: bool) -> JsonObject:
     """The object of --json; damage is told on stderr unless `quietly`."""
     harm = [damaged.told(run, quietly=quietly) for run in {run.path: run for run in runs}.values()]
-    vocabularies_differ = any(_vocabulary(run) != _vocabulary(runs[0]) for run in runs)
     matrices, circuits, unread = _weights(runs)
-    if vocabularies_differ:
+    if _of_other_tokens(runs):
         matrices = [row for row in matrices if row["address"].rpartition(".")[2] not in _OF_TOKENS]
     return {
         "runs": [str(run.path) for run in runs],
         "settings": _settings(runs),
-        "figures": _figures(runs, vocabularies_differ),
+        "figures": _figures(runs),
         "matrices": matrices,
         "circuits": circuits,
         "cautions": [*unread, *_cautions(runs)],
@@ -132,10 +131,11 @@ def _settings(runs: "Sequence[Run]") -> dict[str, list[object]]:
     return {path: values for path, values in found.items() if any(value != values[0] for value in values)}
 
 
-def _figures(runs: "Sequence[Run]", vocabularies_differ: bool) -> dict[str, list[object]]:
+def _figures(runs: "Sequence[Run]") -> dict[str, list[object]]:
     """Figures of all; without losses per token where tokens are not the same."""
-    names = ["bits_per_byte", "best_step", "steps", "tokens", "train_seconds", "parameters"]
-    names = names if vocabularies_differ else ["val_loss", "last_val_loss", *names]
+    names = [] if len(_of_other_tokens(runs)) > 1 else ["val_loss", "last_val_loss"]
+    names += dict.fromkeys(run.task.metric for run in runs if run.task.judged)
+    names += ["bits_per_byte", "best_step", "steps", "tokens", "train_seconds", "parameters"]
     return {name: [run.summary.get(name) for run in runs] for name in names}
 
 
@@ -230,20 +230,20 @@ def _cautions(runs: "Sequence[Run]") -> list[str]:
             f"The seeds differ ({listed([str(seed) for seed in seeds])}), so the runs began with different matrices. A"
             " distance near 1.41 comes from that, not from training: compare circuits and losses."
         )
-    if any(_vocabulary(run) != _vocabulary(runs[0]) for run in runs):
-        cautions.append(
-            "The tokenizers differ, so rows of W_E and losses per token are of different tokens and not compared."
-            " Bits per byte are comparable on the same text."
-        )
+    if hidden := _of_other_tokens(runs):
+        bits = " Bits per byte are comparable on the same text." if len(hidden) > 1 else ""
+        cautions.append(f"The tokenizers differ, so {listed(hidden)} are of different tokens and not compared.{bits}")
     trained = [run for run in runs if not run.config.imported]
     if len({_data(run) for run in trained}) > 1:
         cautions.append("The runs were trained and validated on different texts, so their losses are not comparable.")
     return cautions
 
 
-def _vocabulary(run: "Run") -> object:
-    """What tells whether the tokens of two runs are the same."""
-    return None if run.namer is None else run.namer.vocabulary
+def _of_other_tokens(runs: "Sequence[Run]") -> list[str]:
+    """What is not compared, since the tokens of the runs are not the same; losses per token come second."""
+    first, *others = [None if run.namer is None else run.namer.vocabulary for run in runs]
+    hidden = ["rows of W_E"] + ["losses per token"] * any(run.task.target == "token" for run in runs)
+    return hidden if any(other != first for other in others) else []
 
 
 def _data(run: "Run") -> str:

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from qkv.telemetry.runs import differing, listed, where
+    from qkv.telemetry.runs import TARGETS, differing, incomparable, listed, where
 
     runs = sorted(where(listed(Path(args.folder)), args.where), key=_SORTS[args.sort])
     paths = differing(runs)
@@ -51,7 +51,10 @@ def run(args: argparse.Namespace) -> None:
     rows = [_COLUMNS, *(_row(run, paths) for run in runs)]
     for line in _lines(rows, shutil.get_terminal_size((160, 24)).columns):
         print(screen.shown(line))
-    print(f"\n{many(len(runs), 'run')}; losses are the lowest on validation text, in nats per token.")
+    units = " or ".join(dict.fromkeys(TARGETS.get(run.task, "target") for run in runs if run.task)) or "token"
+    print(f"\n{many(len(runs), 'run')}; losses are the lowest on validation data, in nats per {units}.")
+    if caution := incomparable(runs):
+        print(caution)
 
 
 def _row(run: "Listed", paths: Sequence[str]) -> tuple[str, ...]:

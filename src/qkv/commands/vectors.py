@@ -50,22 +50,24 @@ def run(args: argparse.Namespace) -> None:
         raise UserError("nothing was asked: give --analogies FILE, --similarity FILE, or --out FILE to train vectors")
     if given and not args.out:
         raise UserError(f"--{next(iter(given)).replace('_', '-')} is for training vectors; give --out FILE as well")
+    if args.among and not (args.analogies or args.similarity):
+        raise UserError("--among says which words are asked about; give --analogies FILE or --similarity FILE as well")
+    from qkv.data.vectors import shared
+    from qkv.inspection.word_tests import answered, questions, scored_pairs, similarity
+
+    vectors = None if args.out else _vectors(Path(args.what))
+    asked = questions(Path(args.analogies)) if args.analogies else None
+    pairs = scored_pairs(Path(args.similarity)) if args.similarity else None
+    others = [_vectors(Path(other)) for other in args.among]  # a mistake in a file is told before the training
     trained, part = _train(args.what, Path(args.out), given) if args.out else (None, "")
-    vectors = _vectors(Path(args.out or args.what)) if args.analogies or args.similarity else None
     found: JsonObject = {"vectors": args.out or args.what, "trained_words": trained}
     found |= {"trained_on": part} if part else {}
-    if args.among and vectors is None:
-        raise UserError("--among says which words are asked about; give --analogies FILE or --similarity FILE as well")
-    if vectors is not None and args.among:
-        from qkv.data.vectors import shared
-
-        vectors = shared(vectors, [_vectors(Path(other)) for other in args.among])
-    if vectors is not None:
-        from qkv.inspection.word_tests import analogies, similarity
-
+    if asked or pairs:
+        vectors = vectors or _vectors(Path(args.out))
+        vectors = shared(vectors, others) if others else vectors
         found |= {"words": len(vectors.words), "width": vectors.width}
-        found["analogies"] = analogies(vectors, Path(args.analogies)) if args.analogies else None
-        found["similarity"] = similarity(vectors, Path(args.similarity)) if args.similarity else None
+        found["analogies"] = answered(vectors, asked) if asked else None
+        found["similarity"] = similarity(vectors, pairs) if pairs else None
     if args.json:
         sections = [vars(section) for section in found.get("analogies") or ()]
         alike = vars(found["similarity"]) if found.get("similarity") else None

@@ -6,7 +6,7 @@ what the output matrix sees. In a causal model a token's vectors hold what stand
 sides. Vectors of different runs have different bases: compare cosines within a run, never coordinates across runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +66,13 @@ def contextual_vectors(
 
     Raises UserError for a text without tokens.
     """
+    return list(read_in_turn(model, tokenizer, texts, offsets=offsets, at_once=max(1, len(texts))))
+
+
+def read_in_turn(
+    model: Model, tokenizer: Tokenizer | None, texts: Sequence[str], *, offsets: bool = False, at_once: int = 64
+) -> Iterator[Contextual]:
+    """The same one after another, so that the vectors of `at_once` texts are in memory together and not of all."""
     if tokenizer is None:
         raise UserError("this run reads no text, so there are no vectors of texts; qkv predict asks it about images")
     reader = model.reader
@@ -83,6 +90,22 @@ def contextual_vectors(
                 " one word"
             )
     places = [_offsets(tokenizer, text) if offsets and reader is model else None for text in texts]
+    for first in range(0, len(texts), at_once):
+        part = slice(first, first + at_once)
+        found = _vectors(model, encoded[part])
+        for text, ids, place, vectors in zip(texts[part], encoded[part], places[part], found, strict=True):
+            yield Contextual(
+                text=text,
+                tokens=[tokenizer.token(int(t)) for t in ids],
+                ids=ids,
+                layers=_layers(model),
+                vectors=vectors,
+                offsets=place,
+            )
+
+
+def _vectors(model: Model, encoded: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Vectors float32 [layer, pos, d_model] of each text."""
     n_ctx, layers = model.config.sizes.n_ctx, _layers(model)
     windows = [(i, ids[a : a + n_ctx]) for i, ids in enumerate(encoded) for a in range(0, len(ids), n_ctx)]
     order = sorted(range(len(windows)), key=lambda w: len(windows[w][1]))
@@ -90,20 +113,10 @@ def contextual_vectors(
     for first in range(0, len(order), _WINDOWS_AT_ONCE):
         chunk = order[first : first + _WINDOWS_AT_ONCE]
         read |= dict(zip(chunk, _read(model, [windows[w][1] for w in chunk], layers), strict=True))
-    parts: list[list[np.ndarray]] = [[] for _ in texts]
+    parts: list[list[np.ndarray]] = [[] for _ in encoded]
     for w, (i, _) in enumerate(windows):
         parts[i].append(read[w])
-    return [
-        Contextual(
-            text=text,
-            tokens=[tokenizer.token(int(t)) for t in ids],
-            ids=ids,
-            layers=layers,
-            vectors=np.concatenate(part, axis=1),
-            offsets=place,
-        )
-        for text, ids, part, place in zip(texts, encoded, parts, places, strict=True)
-    ]
+    return [np.concatenate(part, axis=1) for part in parts]
 
 
 def _offsets(tokenizer: Tokenizer, text: str) -> np.ndarray | None:

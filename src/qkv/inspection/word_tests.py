@@ -9,7 +9,7 @@ here.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,16 +56,11 @@ class Similarity:
     """95 % interval, by Fisher's z with the standard error 1.03 / sqrt(n - 3) (Fieller et al. 1957)."""
 
 
-def analogies(vectors: Vectors, path: Path) -> list[Section]:
-    """Every section of a file of analogies (": name" lines, then "a b c d" lines), and "all" at the end.
-
-    Raises SourceError for a file that is no such thing, or vectors of fewer than 5 words.
-    """
-    return answered(vectors, _questions(path))
-
-
 def answered(vectors: Vectors, sections: Mapping[str, Sequence[Sequence[str]]]) -> list[Section]:
-    """The same for questions (a, b, c, d) by section. Raises SourceError for vectors of fewer than 5 words."""
+    """Every section of questions (a, b, c, d), and "all" at the end.
+
+    Raises SourceError for vectors of fewer than 5 words.
+    """
     unit = _unit(vectors)
     if len(unit) < 5:
         raise SourceError(f"there are vectors of {len(unit)} words only; analogies need at least 5")
@@ -83,12 +78,8 @@ def answered(vectors: Vectors, sections: Mapping[str, Sequence[Sequence[str]]]) 
     return [*out, _section("all", n_questions, n_asked, add, mul, len(unit))]
 
 
-def similarity(vectors: Vectors, path: Path) -> Similarity:
-    """The rank correlation with a file of "word<TAB>word<TAB>score" lines.
-
-    Raises SourceError for a file that is no such thing.
-    """
-    pairs = list(_scored_pairs(path))
+def similarity(vectors: Vectors, pairs: Sequence[tuple[str, str, float]]) -> Similarity:
+    """The rank correlation with people's scores of pairs of words."""
     unit = _unit(vectors)
     found = [(vectors.row(a), vectors.row(b), score) for a, b, score in pairs]
     known = [(a, b, score) for a, b, score in found if a is not None and b is not None]
@@ -135,7 +126,11 @@ def _section(name: str, n_questions: int, n_asked: int, add: int, mul: int, n_wo
     )
 
 
-def _questions(path: Path) -> dict[str, list[list[str]]]:
+def questions(path: Path) -> dict[str, list[list[str]]]:
+    """The questions of a file of analogies (": name" lines, then "a b c d" lines), by section.
+
+    Raises SourceError for a file that is no such thing.
+    """
     sections: dict[str, list[list[str]]] = {}
     for number, line in enumerate(_lines(path), start=1):
         words = line.split()
@@ -150,8 +145,9 @@ def _questions(path: Path) -> dict[str, list[list[str]]]:
     return sections
 
 
-def _scored_pairs(path: Path) -> Iterable[tuple[str, str, float]]:
-    n = 0
+def scored_pairs(path: Path) -> list[tuple[str, str, float]]:
+    """The pairs of a file of "word<TAB>word<TAB>score" lines. Raises SourceError for a file that is no such thing."""
+    found = []
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -164,15 +160,15 @@ def _scored_pairs(path: Path) -> Iterable[tuple[str, str, float]]:
             raise SourceError(
                 f"{str(path)!r}, line {number}: expected two words and a score, with tabs between"
             ) from None
-        n += 1
-        yield first, second, score
-    if not n:
+        found.append((first, second, score))
+    if not found:
         raise SourceError(f"{str(path)!r} holds no pairs; expected lines of two words and a score")
+    return found
 
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         raise SourceError(f"{str(path)!r} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -143,9 +143,9 @@ def summary(
 ) -> JsonObject:
     """The object that `qkv train --json` prints; numbers that there are none of are None.
 
-    `judged` adds the task's figures of the best weights, each with its interval.
+    `judged` adds the task's figures of the best weights, each with its interval, and its note where it has one.
     """
-    figures: JsonObject = {}
+    figures: JsonObject = {"note": judged.note} if judged is not None and judged.note else {}
     for name, figure in (judged.figures if judged is not None else {}).items():
         figures |= {name: figure.value, f"{name}_interval": figure.interval}
     return {

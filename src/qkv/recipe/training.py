@@ -402,7 +402,7 @@ class _Session:
             return
         is_brief = 0 < 60 * config.training.minutes < BRIEF_SECONDS
         # Of little time they come after the training: taking a core by turns they would make its pace a guess.
-        counted = (parts.task, parts.corpus, config.model.sizes, self.cache)
+        counted = (_judging(parts), parts.corpus, config.model.sizes, self.cache)
         background = None if is_brief else in_background(*counted)
         with Store(folder.telemetry) as store:
             observers = self._observers(store, tracker)

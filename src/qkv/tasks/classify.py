@@ -105,9 +105,6 @@ class Classify(Task[Examples, TextClassifier]):
     def __post_init__(self) -> None:
         if not 0 <= self.joined <= 1:
             raise ConfigError(f"joined is {self.joined}; expected a share from 0 to 1")
-        for name in ("word_dropout", "disturbed"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected a share from 0 up to but not 1")
 
     # data and sizes
 
@@ -365,7 +362,7 @@ class Classify(Task[Examples, TextClassifier]):
     def said(
         self, model: TextClassifier, tokenizer: Tokenizer, texts: Sequence[str], special: bool = False
     ) -> np.ndarray:
-        """The probability of each class for each text: float64 [n_texts, n_classes]."""
+        """What the model says of each text, before a softmax: float64 [n_texts, n_classes]."""
         ids, lengths = encoded(tokenizer, list(texts), self.columns, special)
         tokens = Tokens.of(ids, lengths, texts, tokenizer.d_vocab, None)
         part = Labelled(tokens=tokens, classes=np.zeros(len(texts), dtype=np.int64), texts=list(texts))

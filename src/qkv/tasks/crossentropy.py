@@ -54,13 +54,7 @@ def chunk_rows(d_vocab: int, device: str = "cpu", n_bytes: int = 4) -> int:
 
 
 def linear_cross_entropy(
-    h: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    smoothing: float = 0.0,
-    *,
-    is_table: bool = False,
+    h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0, *, is_table: bool = False
 ) -> Tensor:
     """Sum over rows of minus log softmax(h weight + bias)[target], in nats: a scalar, float32 (or float64).
 
@@ -120,13 +114,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Context,
-        h: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        smoothing: float,
-        is_table: bool,
+        ctx: Context, h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, is_table: bool
     ) -> Tensor:
         ctx.is_table, weight = is_table, weight.t() if is_table else weight
         ctx.dtypes = h.dtype, weight.dtype, weight.dtype

@@ -100,8 +100,8 @@ class Translate(Task[PairCorpus, EncoderDecoderLM]):
         return float(-np.log(counts / counts.sum())[data.val.target.ids.astype(np.int64)].mean())
 
     def baselines(self, data: PairCorpus, sizes: "Sizes", cache: Path | None) -> Yardsticks:
-        """BLEU of the copied source and of word-for-word translation, on the validation pairs."""
-        sources, references = data.lines("val")
+        """BLEU of the copied source and of word-for-word translation, on the pairs that the model's is taken over."""
+        sources, references = self._translated(data)
         dictionary = Dictionary(*data.lines("train"))
         found = {
             "copy": bleu(sources, references)[0],
@@ -142,16 +142,20 @@ class Translate(Task[PairCorpus, EncoderDecoderLM]):
     def evaluate(self, model: EncoderDecoderLM, data: PairCorpus) -> Evaluation:
         """Loss and BLEU over the validation pairs, translated with the usual beams."""
         found = evaluate(model, self, data)
-        sources, references = data.lines("val")
-        n = len(sources)
-        kept = np.linspace(0, n - 1, min(n, self.most_translated or n)).round().astype(int)
-        sources, references = ([side[i] for i in kept] for side in (sources, references))
+        sources, references = self._translated(data)
+        n, most = len(data.val), len(sources)
         outputs = self.predict(model, data.tokenizer, sources, PredictOptions(cut=True))
         value, interval = bleu(outputs, references)
         label = f"BLEU ({bleu_tokens(references)}, cased)"
         figures = {"bleu": Figure(value, interval, label), "accuracy": found.figures["accuracy"]}
-        note = f"BLEU is that of {len(kept):,} of {n:,} validation pairs, spread evenly" if len(kept) < n else ""
+        note = f"BLEU is that of {most:,} of {n:,} validation pairs, spread evenly" if most < n else ""
         return dataclasses.replace(found, figures=figures, note=note)
+
+    def _translated(self, data: PairCorpus) -> list[list[str]]:
+        """Sources and references of the validation pairs that BLEU is taken over."""
+        n = len(data.val)
+        kept = np.linspace(0, n - 1, min(n, self.most_translated or n)).round().astype(int)
+        return [[side[i] for i in kept] for side in data.lines("val")]
 
     def in_brief(self) -> Self:
         """With BLEU over 500 pairs, which a small model translates in 2 s."""

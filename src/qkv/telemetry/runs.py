@@ -27,6 +27,9 @@ from qkv.words import listed as words_listed
 State = Literal["finished", "training", "unfinished", "damaged"]
 _OF_THE_RUN = ("seed", "data.source", "training.schedule.steps")
 """Settings that come first in a list of those that differ."""
+TARGETS = {"causal": "token", "masked": "token", "translate": "token", "classify": "text", "regress": "text"}
+TARGETS |= {"multilabel": "label", "tag": "word", "answer": "question", "image": "image"}
+"""Task -> what its loss is per (`Task.target`, which only torch can read)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +174,8 @@ def differing(runs: Sequence[Listed]) -> list[str]:
 def incomparable(runs: Sequence[Listed]) -> str:
     """Why the losses of these runs cannot be compared, in a sentence; "" where nothing known speaks against it."""
     names = {"task": "tasks", "tokenizer": "tokenizers", "data": "texts"}
+    if all(TARGETS.get(run.task, "token") != "token" for run in runs):
+        del names["tokenizer"]  # the loss of a text or a word is comparable, however it is cut
     found = [words for key, words in names.items() if len({vars(run)[key] for run in runs} - {""}) > 1]
     if not found:
         return ""

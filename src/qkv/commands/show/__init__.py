@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> None:
     if args.estimate and args.patch is None:
         raise UserError("--estimate is about the effects that --patch measures; add --patch OTHER")
     is_whole = args.at is None and args.measure is None and args.text is None and args.address is None
-    is_first = is_whole and not (args.all or args.json or args.research)
+    of_research = args.research or args.source or args.pairs or args.exact or args.against
+    is_first = is_whole and not (args.all or args.json or of_research)
     if is_first and first_screen.print_kept(args.run):
         return
     from qkv import api

@@ -157,7 +157,7 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
         question="Is it good?",
         sentence=f"{_start(groups) if known else ''}{label} {_size(name, own)}{compared}.{_higher(task, summary)}",
         more=(
-            f"That is over {_whole(evidence)}{within}.",
+            f"{summary.get('note') or f'That is over {_whole(evidence)}'}{within}.",
             f"The lowest validation loss is {_nats(best.loss)} per {evidence.unit}, at step {best.step:,}.",
             *_combined(summary, name),
         ),

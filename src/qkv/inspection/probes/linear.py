@@ -7,7 +7,7 @@ frequent as the real ones. Accuracy minus that of the control is the selectivity
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,10 +82,11 @@ def word_items(tagged: Sequence[TaggedText], found: Sequence[Contextual]) -> Ite
     return Items(found[0].layers, np.array(vectors), labels, names, np.array(texts, dtype=np.int64))
 
 
-def text_items(labels: Sequence[str], found: Sequence[Contextual]) -> Items:
+def text_items(labels: Sequence[str], found: Iterable[Contextual]) -> Items:
     """The mean of each text's tokens."""
-    pooled = np.array([read.pooled for read in found])
-    return Items(found[0].layers, pooled, list(labels), [read.text for read in found], np.arange(len(found)))
+    read = [(one.text, one.layers, one.pooled) for one in found]
+    pooled = np.array([mean for _, _, mean in read])
+    return Items(read[0][1], pooled, list(labels), [text for text, _, _ in read], np.arange(len(read)))
 
 
 def probe(items: Items, *, by_word: bool) -> Probes:
@@ -93,7 +94,7 @@ def probe(items: Items, *, by_word: bool) -> Probes:
     n_texts = int(items.texts.max(initial=-1)) + 1
     order = generator("probe", "texts").permutation(n_texts)
     test = np.isin(items.texts, order[: max(1, round(_TEST * n_texts))])
-    names = sorted(set(np.array(items.labels)[~test].tolist()))
+    names = sorted({label for label, is_test in zip(items.labels, test, strict=True) if not is_test})
     if len(names) < 2 or not test.any():
         raise UserError(
             f"{n_texts} texts with {len(set(items.labels))} labels are too few to probe; expected labels of at least"
@@ -101,7 +102,9 @@ def probe(items: Items, *, by_word: bool) -> Probes:
         )
     number = {name: i for i, name in enumerate(names)}
     classes = np.array([number.get(label, -1) for label in items.labels])
-    control = _control(items.names, classes[~test], len(names))
+    types = {name: i for i, name in enumerate(sorted(set(items.names)))}
+    owner = np.array([types[name] for name in items.names])
+    control = _control(owner, classes[~test], len(names))
     layers = []
     for i, layer in enumerate(items.layers):
         found, random = (_answers(items.vectors[:, i], test, some, len(names)) for some in (classes, control))
@@ -109,11 +112,10 @@ def probe(items: Items, *, by_word: bool) -> Probes:
         chance = float((random == control[test]).mean())
         layers.append(LayerProbe(layer, accuracy, low, high, chance, accuracy - chance))
     most = int(np.bincount(classes[~test]).argmax())
-    counted: dict[str, Counter[int]] = defaultdict(Counter)
-    for name, known in zip(np.array(items.names)[~test].tolist(), classes[~test].tolist(), strict=True):
-        counted[name][known] += 1
-    usual = [counted[name].most_common(1)[0][0] if name in counted else most
-             for name in np.array(items.names)[test].tolist()]  # fmt: skip
+    counted: dict[int, Counter[int]] = defaultdict(Counter)
+    for word, known in zip(owner[~test].tolist(), classes[~test].tolist(), strict=True):
+        counted[word][known] += 1
+    usual = [counted[word].most_common(1)[0][0] if word in counted else most for word in owner[test].tolist()]
     return Probes(
         layers=layers,
         majority=float((classes[test] == most).mean()),
@@ -124,11 +126,12 @@ def probe(items: Items, *, by_word: bool) -> Probes:
     )
 
 
-def _control(names: Sequence[str], classes: np.ndarray, n_classes: int) -> np.ndarray:
-    """A label for each item that depends on its word alone, drawn by the frequencies of `classes`: int64 [n]."""
-    types, owner = np.unique(np.array(names), return_inverse=True)
+def _control(owner: np.ndarray, classes: np.ndarray, n_classes: int) -> np.ndarray:
+    """A label for each item that depends on its word (by number, `owner`) alone, drawn by the frequencies of `classes`:
+    int64 [n].
+    """
     shares = np.bincount(classes, minlength=n_classes) / len(classes)
-    return generator("probe", "control").choice(n_classes, size=len(types), p=shares)[owner]
+    return generator("probe", "control").choice(n_classes, size=int(owner.max()) + 1, p=shares)[owner]
 
 
 def _answers(x: np.ndarray, test: np.ndarray, classes: np.ndarray, n_classes: int) -> np.ndarray:

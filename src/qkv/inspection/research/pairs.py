@@ -98,15 +98,16 @@ def read_pairs(path: str | Path) -> list[list[str]]:
     if not path.is_file():
         raise missing_file(path)
     try:
-        rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise UserError(f"{path} is no UTF-8 text; expected a pair of texts on each line, with a tab between") from None
-    for i, row in enumerate(rows, 1):
+    rows = {i: line.split("\t") for i, line in enumerate(lines, 1) if line.strip()}
+    for i, row in rows.items():
         if len(row) not in (2, 4):
             raise UserError(
                 f"line {i} of {path} has {len(row)} parts between tabs; expected 2 (TEXT, OTHER) or 4 (and A, B)"
             )
-    return rows
+    return list(rows.values())
 
 
 def _sites(model: OneStack) -> dict[str, tuple[str, list[Place]]]:

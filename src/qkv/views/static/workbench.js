@@ -258,7 +258,7 @@ export function openWorkbench(main, board, server = null) {
   const model = createModel({ ...board, curves: held, ask: server?.ask, shown: board.runs, drawn: new Set(), group: "", colourOf: null });
   model.set("colourOf", colouring(model));
   const live = board.runs.filter((run) => run.state === "training").length;
-  main.append(h("p.eyebrow", null, "qkv · workbench"), h("h1", null, board.folder), h("p.lead", null, `${plural(board.runs.length, "run")}${live ? `, ${whole(live)} in training` : ""}. Losses are the lowest on validation text, in nats per token, beside the best n-gram on the same text.`));
+  main.append(h("p.eyebrow", null, "qkv · workbench"), h("h1", null, board.folder), h("p.lead", null, `${plural(board.runs.length, "run")}${live ? `, ${whole(live)} in training` : ""}. Losses are the lowest on validation data, in nats per token (of labeled data per text, word, label, question or image), beside the best n-gram on the same text.`));
   if (board.caution) main.append(h("p.missing", null, board.caution));
   const section = (id, title, part) => {
     const el = h("section.section", { id }, h("h2", null, title));
