@@ -70,7 +70,7 @@ def listed(folder: Path, known: Known | None = None) -> list[Listed]:
     Raises ConfigError where that is no folder.
     """
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; expected one that holds runs, such as runs")
+        raise ConfigError(f"{folder} is no folder; expected one that holds runs (qkv train makes them in runs)")
     notes = read_notes(folder)
     found = (run_at(path) if known is None else _again(path, known) for path in runs_in(folder))
     return [replace(run, **vars(notes.get(run.path.name, Note()))) if notes else run for run in found]

@@ -15,7 +15,7 @@ from qkv.words import many
 
 _STREAMS = {"digits": "the handwritten digits that come with scikit-learn", "images": "the images of {images}"}
 _TASKS = {"causal": "next", "masked": "hidden"}
-_OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
+OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 _STARTS = {"gpt2": "N(0, 0.02)", "xavier": "Glorot", "zero_out": "W_O, W_out and W_U at 0", "recurrent": "an LSTM's"}
 _PARTS: Mapping[str, Mapping[object, str]] = {
     "mixer": {"lstm": "an LSTM instead of attention", "mean": "a mean instead of attention"},
@@ -48,7 +48,7 @@ def setting_words(design: Design, contrasts: Iterable[Contrast]) -> str:
     sizes = [dataclasses.replace(design.scale, **dict(arm.sizes)) for arm in arms]
     tokens = sorted({each.steps * each.batch_size * each.n_ctx for each in sizes})
     optimizers = " and ".join(
-        dict.fromkeys(_OPTIMIZERS.get(arm.optimizer, arm.optimizer.rpartition(":")[2]) for arm in arms)
+        dict.fromkeys(OPTIMIZERS.get(arm.optimizer, arm.optimizer.rpartition(":")[2]) for arm in arms)
     )
     trained = [arm for arm in arms if arm.trainer not in ("none", "inner study")]
     pooled = design.grid.pooled

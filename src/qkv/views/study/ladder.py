@@ -186,7 +186,7 @@ def ladder_page(found: JsonMapping) -> str:
             paragraph(predicted_sentence(found)),
             paragraph(f"The effect is the {found['of']}. {found['condition']}"),
             f'<h2>Every size</h2><div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>',
-            f"<tbody>{rows}</tbody></table></div>",
+            f'<tbody style="white-space: nowrap">{rows}</tbody></table></div>',
             "<h2>Other sizes, rates and cost</h2>", *map(paragraph, further_sentences(found)),
             "<h2>Published figures</h2>" * bool(published), *map(paragraph, published),
         ]
