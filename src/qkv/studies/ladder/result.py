@@ -250,14 +250,11 @@ def condition_words(found: JsonMapping) -> str:
     cells = found["cells"]
     sizes = list(dict.fromkeys(row["size"] for row in cells))
     lengths = [f"{n:g}" for n in dict.fromkeys(row["tokens_per_weight"] for row in cells)]
-    epochs, recipe = (
-        [row["epochs"] for row in cells],
-        listed([OPTIMIZERS.get(str(one), str(one)) for one in found["recipe"]]),
-    )
+    epochs, recipe = [row["epochs"] for row in cells], [OPTIMIZERS.get(str(one), str(one)) for one in found["recipe"]]
     return (
         f"At sizes (d_model x layers) {listed(sizes)}, {listed(lengths)} tokens per weight (all weights of the model"
         f" count, embeddings included), {found['seeds']} seeds with a slice of {found['source']['name']} each, trained"
-        f" with {recipe}. A slice has {cells[0]['unique_tokens']:,} tokens, which a training reads"
+        f" with {listed(recipe)}. A slice has {cells[0]['unique_tokens']:,} tokens, which a training reads"
         f" {min(epochs):.2g} to {max(epochs):.2g} times."
     )
 
