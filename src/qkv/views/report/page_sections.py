@@ -98,6 +98,8 @@ class Report:
     """Every step whose weights were kept."""
     as_of: int = 0
     """The last update that anything here was read from."""
+    pulse: object = None
+    """Of a live page, how far the run was when this was read, as its events tell it."""
     missing: dict[str, str] = dataclasses.field(default_factory=dict)
     """section -> why it is not here and what to type to have it."""
     damaged: tuple[str, ...] = ()

@@ -182,5 +182,6 @@ class WorkbenchPage(Follower[BoardPulse]):
 
     def payload(self) -> Board:
         """The list, as it is now."""
-        self._watched.look()
-        return board_of(self.folder, self._watched.runs, Host(kind="page", can=RunsDesk.can))
+        edition = self._watched.look().edition
+        board = board_of(self.folder, self._watched.runs, Host(kind="page", can=RunsDesk.can))
+        return dataclasses.replace(board, edition=edition)
