@@ -67,7 +67,7 @@ export const series = (points, options) => points.length === 1 ? Plot.dot(points
 export function fitted(label, pixels, each = 6.6) {
   const most = Math.max(4, Math.floor(pixels / each));
   const short = label.length > most ? label.replace(/ \(.*\)$/, "") : label;
-  return short.length > most ? `${short.slice(0, most - 1).trimEnd()}…` : short;
+  return short.length > most ? `${[...short].slice(0, most - 1).join("").trimEnd()}…` : short;
 }
 
 // Pixels that the longest of some labels takes, at most `most`.
