@@ -401,7 +401,7 @@ def test_a_page_that_was_opened_in_the_background_hears_that_the_run_has_ended(l
     page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => !window.seen })")
     page.goto(f"http://127.0.0.1:{next(server)}/")
     page.wait_for_selector("html[data-ready=yes]")
-    page.wait_for_function("document.querySelector('.live')?.textContent.startsWith('Training: step 1,000')")
+    page.get_by_text("Training: step 1,000").wait_for()
     RunFolder.open(run.folder).seal({"summary": {"steps": 1000, "stopped_because": "steps"}})
     page.wait_for_timeout(2000)  # the server has seen it
     with page.expect_navigation(timeout=20_000):

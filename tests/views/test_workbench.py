@@ -342,6 +342,7 @@ def test_measures_of_a_run_are_read_again_when_it_has_gone_on(look, source, tmp_
     from playwright.sync_api import expect
 
     folder = tmp_path / "runs"
+    folder.mkdir()
     many_runs.train_one(folder / "one", steps=3, watch="off")
     for port in serving(folder):
         page = look(f"http://127.0.0.1:{port}/", offline=False)
@@ -373,10 +374,10 @@ def test_what_was_pressed_in_the_list_keeps_the_focus(look, copy, serving):
         page.get_by_role("button", name="loss", exact=True).focus()
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.textContent") == "loss"
-        page.evaluate("document.querySelector('table.runs').old = true")
+        page.evaluate("document.querySelector('table.runs').id = 'old'")
         page.get_by_label("star one").focus()
         page.keyboard.press("Enter")
-        page.wait_for_function("!document.querySelector('table.runs').old", timeout=20_000)
+        page.locator("table.runs:not(#old)").wait_for(timeout=20_000)
         assert page.evaluate("document.activeElement.ariaLabel") == "star one"
         page.close()
 
