@@ -274,6 +274,33 @@ def test_a_picture_is_taken_away_with_its_words_and_its_scale(look, report, plac
     assert page.complaints == []
 
 
+@pytest.mark.parametrize(
+    ("label", "name"), [("One row: W_E of", "One-row-W_E-of"), ("Neighbours in W_E of", "Neighbours-in-W_E-of")]
+)
+def test_a_picture_of_one_token_names_it_alone(look, report, label, name):
+    page = look(report)
+    choice = page.get_by_label(label)
+    choice.select_option("t")
+    with page.expect_download() as waiting:
+        page.locator("figure", has=choice).locator("[data-keep=SVG]").click()
+    assert waiting.value.suggested_filename == f"{name}-t.svg"
+    assert ">t</text>" in waiting.value.path().read_text("utf-8")
+
+
+def test_what_was_chosen_with_the_keyboard_keeps_the_focus(look, report):
+    page = look(report)
+    focused = "[document.activeElement.ariaLabel, document.activeElement.value, document.activeElement.textContent]"
+    page.locator(".sentence [aria-label=layer]").focus()
+    before = page.locator(".sentence [aria-label=layer]").input_value()
+    page.keyboard.press("ArrowUp" if before == "L2" else "ArrowDown")
+    label, now, _ = page.evaluate(focused)
+    assert label == "layer" and now != before
+    for button in ("alone", "beside another step", "hold this step"):
+        page.locator("#grid .controls").first.get_by_role("button", name=button).focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate(focused)[2] == button
+
+
 def test_the_keyboard_reaches_every_picture_and_every_control(look, report):
     page = look(report)
     page.evaluate("document.querySelectorAll('*').forEach((e, i) => (e.dataset.at = i))")

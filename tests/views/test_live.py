@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from qkv.folder.run_folder import RunFolder
 from qkv.instruments.registry import MEASURES
 from qkv.models import build
 from qkv.models.matrices import Catalogue
@@ -100,6 +101,24 @@ def test_attention_on_a_typed_text_is_the_models(live, model, run_folder):
         shown = read_off(page, panel, q, k, page.locator("#attention .detail .readout").first, said)[1]
         assert float(shown) == pytest.approx(float(pattern[q, k]), abs=0.0075), (q, k)
         assert len(shown.partition(".")[2]) <= 2  # what 256 steps hold
+
+
+def test_words_of_a_mistake_are_marked_where_they_stand_behind_an_emoji(live):
+    text = "😀😀 I love this film, truly 🎉 awful ending"
+    words = [{"word": w, "start": text.index(w), "model": 1, "linear": None} for w in ("love", "🎉", "awful")]
+    mistake = {"text": text, "words": words, "answer": "good", "probability": 1, "label": "bad"}
+    found = {"classes": ["good"], "confusion": [[1]], "n": 1, "n_wrong": 1, "mistakes": [mistake], "words": [],
+             "reliability": [{"confidence": 1, "accuracy": 1, "low": 1, "high": 1, "n": 1}]}  # fmt: skip
+    shown = live().evaluate(
+        """async (found) => {
+      const [{ default: view }, { createModel }] = [await import("./static/decisions.js"), await import("./static/model.js")];
+      const el = document.body.appendChild(document.createElement("div"));
+      view({ el, model: createModel({ decisions: found, host: { can: [] } }) });
+      return [el.querySelector(".sample p:last-child").textContent, ...[...el.querySelectorAll(".sample mark")].map((one) => one.textContent)];
+    }""",  # noqa: E501
+        found,
+    )
+    assert shown == [text, "love", "🎉", "awful"]
 
 
 def test_shares_without_the_first_token_are_told_as_what_they_are(live):
@@ -372,6 +391,25 @@ HIDE = """(hidden) => {
   Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
+
+
+def test_a_page_that_was_opened_in_the_background_hears_that_the_run_has_ended(look, make, serving):
+    run = make()
+    (run.folder / "manifest.json").unlink()  # as while it trains
+    server = serving(run.folder)
+    page = look("about:blank", offline=False, ready=False)
+    page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => !window.seen })")
+    page.goto(f"http://127.0.0.1:{next(server)}/")
+    page.wait_for_selector("html[data-ready=yes]")
+    page.get_by_text("Training: step 1,000").wait_for()
+    RunFolder.open(run.folder).seal({"summary": {"steps": 1000, "stopped_because": "steps"}})
+    page.wait_for_timeout(2000)  # the server has seen it
+    with page.expect_navigation(timeout=20_000):
+        page.evaluate("window.seen = true; document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_selector("html[data-ready=yes]")
+    assert page.complaints == []
+    page.close()
+    assert list(server) == []
 
 
 def test_tabs_that_nobody_looks_at_keep_no_connection(look, make, serving):

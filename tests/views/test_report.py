@@ -56,6 +56,16 @@ def test_names_and_texts_of_a_run_never_become_markup(make, tmp_path):
     assert payload["samples"][-1]["text"] == BAD
 
 
+@pytest.mark.parametrize("wrote", [" \n ", "the " * 200])
+def test_the_sample_that_attention_is_shown_on_is_what_the_model_wrote(make, wrote):
+    run = make(sample_text=wrote, n_ctx=8)
+    report = read_report(run.folder)
+    assert report.samples[-1].text in ("(an empty output)", f"{wrote[:600]} …")
+    (text,) = report.attention
+    assert "".join(text.tokens) == ("ROMEO:" + wrote)[:8] == "".join(report.forward.tokens)
+    assert text.origin == f"the sample of step 1,000, the first 8 of {6 + len(wrote)} tokens"
+
+
 def test_report_in_the_folder_is_known_to_its_manifest(make):
     run = make()
     path = write_report(run.folder)

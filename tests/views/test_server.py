@@ -296,6 +296,12 @@ def test_a_payload_is_read_again_when_a_page_that_opens_would_not_ask_for_what_h
     assert anew(recorded=-1) == (True, True)
 
 
+def test_a_payload_says_at_which_pulse_it_was_read(run_folder):
+    page = Page(run_folder.folder)
+    page.pulse = dataclasses.replace(page.pulse, edition="before", finished=False)
+    assert page.payload().pulse == page.pulse  # not newer than what is read: a change in between is told of
+
+
 def test_a_crowd_is_told_less_often_at_the_same_cost(run_folder, monkeypatch):
     page, slept = Page(run_folder.folder), []
 

@@ -242,6 +242,13 @@ def test_the_file_holds_everything_it_shows(folder, tmp_path, capsys):
         write_board(folder, folder / "run-0000/config.toml")
 
 
+def test_the_list_says_of_which_edition_it_is(copy):
+    page = WorkbenchPage(copy)
+    assert page.payload().edition == page.pulse.edition
+    shutil.copytree(copy / "one", copy / "two")
+    assert page.payload().edition == page.pulse.edition + 1
+
+
 def test_beside_is_refused_for_many_runs(folder, capsys):
     assert cli.main(["view", str(folder), "--beside", str(folder / "run-0000")]) == 2
     assert "holds many runs, and --beside compares two" in capsys.readouterr().err
@@ -313,6 +320,69 @@ def test_values_are_read_with_the_keyboard_and_a_note_is_kept(look, copy, servin
                 break
             page.wait_for_timeout(50)
         assert read_notes(copy)["one"].note == "seen"
+
+
+@pytest.mark.browser
+def test_a_list_that_was_opened_in_the_background_is_that_of_now(look, copy, source, serving):
+    from playwright.sync_api import expect
+
+    for port in serving(copy):
+        page = look("about:blank", offline=False, ready=False)
+        page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => !window.seen })")
+        page.goto(f"http://127.0.0.1:{port}/")
+        lead = page.locator("p.lead")
+        expect(lead).to_contain_text("1 run. Losses are the lowest in validation, in nats per token or class")
+        shutil.copytree(source, copy / "two")
+        page.wait_for_timeout(2000)  # the server has seen it
+        page.evaluate("window.seen = true; document.dispatchEvent(new Event('visibilitychange'))")
+        expect(lead).to_contain_text("2 runs.", timeout=20_000)
+        expect(page.locator("table.runs tbody tr")).to_have_count(2)
+        page.close()
+
+
+@pytest.mark.browser
+def test_measures_of_a_run_are_read_again_when_it_has_gone_on(look, source, tmp_path, serving):
+    from playwright.sync_api import expect
+
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    many_runs.train_one(folder / "one", steps=3, watch="off")
+    for port in serving(folder):
+        page = look(f"http://127.0.0.1:{port}/", offline=False)
+        across = page.locator("#across")
+        across.scroll_into_view_if_needed()
+        expect(across).to_contain_text("No matrix of the newest runs has been measured.")
+        shutil.copytree(source, folder / "live", ignore=shutil.ignore_patterns("manifest.json"))
+        with RunFolder.open(folder / "live", writing=True), Store(folder / "live/telemetry.sqlite") as store:
+            page.get_by_label("draw live").check(timeout=30_000)
+            across.scroll_into_view_if_needed()
+            across.locator("svg path").first.wait_for()
+            expect(across.get_by_label("measure", exact=True)).to_have_value("drift")
+            expect(page.locator("p.lead")).to_contain_text("2 runs, 1 in training.")
+            store.add_step(41, tokens=1, loss=1.0, lr=0.1, grad_norm=1.0)
+            store.add_values(41, "drift", ["L0.W_Q"], [9.0])
+        expect(page.locator("p.lead")).to_contain_text("2 runs. ", timeout=20_000)
+        page.wait_for_timeout(500)
+        across.locator("input[type=range]").focus()
+        page.keyboard.press("End")
+        expect(across.locator(".under-cursor")).to_contain_text("Step 41")
+        assert page.complaints == []
+        page.close()
+
+
+@pytest.mark.browser
+def test_what_was_pressed_in_the_list_keeps_the_focus(look, copy, serving):
+    for port in serving(copy):
+        page = look(f"http://127.0.0.1:{port}/", offline=False)
+        page.get_by_role("button", name="loss", exact=True).focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.textContent") == "loss"
+        page.evaluate("document.querySelector('table.runs').id = 'old'")
+        page.get_by_label("star one").focus()
+        page.keyboard.press("Enter")
+        page.locator("table.runs:not(#old)").wait_for(timeout=20_000)
+        assert page.evaluate("document.activeElement.ariaLabel") == "star one"
+        page.close()
 
 
 @pytest.mark.browser

@@ -78,9 +78,10 @@ class Page(Follower[Pulse]):
     def payload(self) -> object:
         """Every section, and what may be asked. Raises RunFolderError where the run was taken away."""
         RunFolder.open(self.folder)
-        desk = self.desk
+        desk, pulse = self.desk, self.pulse
         with Sections(self.folder, viewer=desk.viewer if desk else None, memory=self._remembered()) as sections:
             report = sections.report(Host(kind="page", can=desk.can if desk else ()))
+        report = dataclasses.replace(report, pulse=pulse)
         if report.play:  # its weights come with the frame that asks for them
             report = dataclasses.replace(report, play=dataclasses.replace(report.play, weights=None))
         if self._beside is None:

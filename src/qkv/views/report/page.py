@@ -60,10 +60,5 @@ def page_of(payload: object, entry: str, *, title: str, description: str, more: 
 
     `more` is a further script element, `policy` what the browser lets the page load.
     """
-    said = {
-        "description": html.escape(description),
-        "payload": carried(payload),
-        "more": more,
-        "libraries": libraries(),
-    }
-    return filled("page.html", ["report.css"], entry, policy=policy, title=title, **said)
+    said = {"description": html.escape(description), "payload": carried(payload), "libraries": libraries()}
+    return filled("page.html", ["report.css"], entry, policy=policy, title=title, more=more, **said)

@@ -98,6 +98,8 @@ class Report:
     """Every step whose weights were kept."""
     as_of: int = 0
     """The last update that anything here was read from."""
+    pulse: object = None
+    """Of a live page, how far the run was when this was read, as its events tell it."""
     missing: dict[str, str] = dataclasses.field(default_factory=dict)
     """section -> why it is not here and what to type to have it."""
     damaged: tuple[str, ...] = ()
@@ -182,11 +184,12 @@ class Sections:
         """What each matrix's movement took off the loss."""
         return ledger_section(self.telemetry) if self.telemetry else None
 
-    def samples(self) -> tuple[SampleNote, ...]:
-        """What the model wrote, step by step."""
+    def samples(self, *, whole: bool = False) -> tuple[SampleNote, ...]:
+        """What the model wrote, step by step; `whole` as for `samples`."""
         if self.telemetry is None:
             return ()
-        return samples(self.telemetry, continues=self.stored.task.continues, given=self.stored.task.given)
+        task = self.stored.task
+        return samples(self.telemetry, continues=task.continues, given=task.given, whole=whole)
 
     def map(self) -> MapSection | None:
         """Every matrix x every recorded step x every measure."""
@@ -239,7 +242,7 @@ class Sections:
     @cached_property
     def _shown(self) -> tuple[list[tuple[str, str]], list[Exhibit]]:
         """Texts, or paths of images, that are shown, as (name, text); without any, the images that a run keeps."""
-        texts = texts_to_show(self._texts, self.samples())
+        texts = texts_to_show(self._texts, self.samples(whole=True))
         return texts, exhibits_of(self.telemetry) if self.stored.task.reads == "images" and not texts else []
 
     def forward(self) -> ForwardText | None:

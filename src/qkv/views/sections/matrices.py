@@ -276,12 +276,9 @@ def _exact(start: np.ndarray | None, last: np.ndarray, side: int) -> ExactBlock:
     columns = np.sort(np.argsort(-moved[rows].sum(0), kind="stable")[:side])
     cut = np.ix_(rows, columns)
     whole = moved.shape[0] <= side and moved.shape[1] <= side
-    what = f"the {len(rows)} rows and {len(columns)} columns that "
-    what += "are largest" if start is None else "moved furthest from their start"
-    if not moved.any():
-        what = f"the first {len(rows)} rows and {len(columns)} columns"
-    if whole:
-        what = "the whole matrix"
+    some = f"{len(rows)} rows and {len(columns)} columns"
+    most = "are largest" if start is None else "moved furthest from their start"
+    what = "the whole matrix" if whole else f"the {some} that {most}" if moved.any() else f"the first {some}"
     page = f"A file has room for {side} × {side} of each matrix; `qkv view` shows all."
     return ExactBlock(
         rows=tuple(int(i) for i in rows),

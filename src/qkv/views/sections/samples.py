@@ -21,15 +21,19 @@ class SampleNote:
     """What a prompt that is not continued is called."""
 
 
-def samples(telemetry: Telemetry, *, continues: bool, given: str = "the text") -> tuple[SampleNote, ...]:
-    """What the model wrote, in order of step, for the prompt that was used most; long ones are cut with an ellipsis."""
+def samples(
+    telemetry: Telemetry, *, continues: bool, given: str = "the text", whole: bool = False
+) -> tuple[SampleNote, ...]:
+    """What the model wrote, in order of step, for the prompt that was used most; unless `whole`, as a page shows it."""
+    shown = str if whole else _cut
     return tuple(
-        SampleNote(step=s.step, prompt=s.prompt, text=_cut(s.text), continues=continues, given=given)
+        SampleNote(step=s.step, prompt=s.prompt, text=shown(s.text), continues=continues, given=given)
         for s in followed(telemetry.samples(RUN_ARM))
     )
 
 
 def _cut(text: str) -> str:
+    """A long one cut with an ellipsis, an empty one called so."""
     if not text.strip():
         return f"({NOTHING})"
     return text if len(text) <= LONGEST_SAMPLE else text[:LONGEST_SAMPLE] + " …"

@@ -2,7 +2,7 @@
 // "Change it and look": changes in the change language, a few ready to press, any other to type. They are made on a copy of
 // the model for the looking only.
 
-import { add, clear, h, newId } from "./dom.js";
+import { add, clear, h, newId, refocused } from "./dom.js";
 
 // Only what the catalogue of this model has: [what it does, the change].
 export function ready(shapes, { layer: l, head }) {
@@ -42,7 +42,7 @@ export function change({ model, state, apply }) {
     apply();
   };
   function refresh() {
-    add(clear(chips), ready(shapesOf(model), state).map(([label, text]) => h("button.chip", { type: "button", title: text, onclick: () => put(text) }, label)));
+    refocused(chips, () => add(clear(chips), ready(shapesOf(model), state).map(([label, text]) => h("button.chip", { type: "button", title: text, onclick: () => put(text) }, label))));
     add(clear(list), state.changes.map((text) => h("button.chip.on", { type: "button", "aria-label": `take ${text} back`, onclick: () => take(text) }, h("code", null, text), " ×")));
     list.hidden = !state.changes.length;
   }

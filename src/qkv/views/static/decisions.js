@@ -65,16 +65,16 @@ function reliability(figure, found) {
 
 // The text with each word on the color of what it adds to the answer.
 function shaded(mistake, most, colours) {
-  const parts = [];
+  const [text, parts] = [[...mistake.text], []]; // in characters, as `start` counts
   let at = 0;
   for (const { word, start, model, linear } of mistake.words) {
-    parts.push(mistake.text.slice(at, start));
+    parts.push(text.slice(at, start).join(""));
     const position = 0.5 + Math.max(-0.5, Math.min(0.5, model / most / 2)) * 0.5;
     const said = `${word}: ${signed(model)}${linear === null ? "" : `, linear model alone ${signed(linear)}`}`;
     parts.push(h("mark", { title: said, style: `background:${colours.diverging(position)};color:inherit;border-radius:2px;padding:0 1px` }, word));
-    at = start + word.length;
+    at = start + [...word].length;
   }
-  return [...parts, mistake.text.slice(at)];
+  return [...parts, text.slice(at).join("")];
 }
 
 function mistakes(place, found) {

@@ -48,6 +48,17 @@ export function clear(element) {
   return element;
 }
 
+const nameOf = (element) => element.getAttribute("aria-label") ?? element.textContent;
+
+// `redraw` what is in `el`; where that took away what had the focus there, what bears its name has it next.
+export function refocused(el, redraw) {
+  const had = el.getRootNode().activeElement;
+  const isHere = el.contains(had);
+  const drawn = redraw();
+  if (isHere && el.getRootNode().activeElement !== had) [...el.querySelectorAll(had.tagName)].find((one) => nameOf(one) === nameOf(had))?.focus({ preventScroll: true });
+  return drawn;
+}
+
 // What an element says now, in place of what it said.
 export const say = (element, ...children) => add(clear(element), children);
 

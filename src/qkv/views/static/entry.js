@@ -13,7 +13,7 @@ function form(input, said, { label, button, waiting }, typed) {
   const send = async (event) => {
     event.preventDefault();
     if (!input.value) return;
-    if (input.value.length > MOST) return void say(said, `The text has ${whole(input.value.length)} characters; a page reads up to ${whole(MOST)}: shorten it.`);
+    if ([...input.value].length > MOST) return void say(said, `The text has ${whole([...input.value].length)} characters; a page reads up to ${whole(MOST)}: shorten it.`);
     said.textContent = waiting;
     try {
       await typed(input.value);

@@ -3,7 +3,7 @@
 
 import { Plot } from "./vendor.js";
 import { h, clear, together } from "./dom.js";
-import { takeAway } from "./keep.js";
+import { spoken, takeAway } from "./keep.js";
 import { theme, onTheme } from "./theme.js";
 
 /** @import { Off } from "./dom.js" */
@@ -18,7 +18,7 @@ export function figure(host, { title, caption, wide }, off = together()) {
   const body = h("div.figure-body");
   const name = h("p.figure-title", null, title);
   const el = h(wide ? "figure.wide" : "figure", null,
-    h("div.figure-head", null, name, takeAway(() => el, () => name.textContent)), body,
+    h("div.figure-head", null, name, takeAway(() => el, () => spoken(name))), body,
     caption ? h("figcaption", null, caption) : null);
   host.append(el);
   return { el, body, off };
@@ -67,7 +67,7 @@ export const series = (points, options) => points.length === 1 ? Plot.dot(points
 export function fitted(label, pixels, each = 6.6) {
   const most = Math.max(4, Math.floor(pixels / each));
   const short = label.length > most ? label.replace(/ \(.*\)$/, "") : label;
-  return short.length > most ? `${short.slice(0, most - 1).trimEnd()}…` : short;
+  return short.length > most ? `${[...short].slice(0, most - 1).join("").trimEnd()}…` : short;
 }
 
 // Pixels that the longest of some labels takes, at most `most`.

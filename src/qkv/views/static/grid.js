@@ -4,7 +4,7 @@
 // is the difference coloured: that of two runs has no unit while the spread between seeds is unknown, and is told as a number.
 
 import { d3 } from "./vendor.js";
-import { add, clear, h, together } from "./dom.js";
+import { add, clear, h, refocused, together } from "./dom.js";
 import { number, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { CONTROL, described, when } from "./control.js";
@@ -228,7 +228,7 @@ function build({ model, el, off, figure, follow, hear, recolour }) {
       const on = { label: `${state.measure.label} of ${everyOf(model)}, ${name}`, rowHeight, tell, pick: (cell) => model.set("address", cell.address), leave: rest };
       return panelOf(parts, panelsEl, ["run", "other", "difference"][i], rows, i ? made.besideRows : rows, on);
     });
-    choices.draw().append(hold);
+    refocused(choices.el, () => choices.draw().append(hold));
     place();
     choose();
   }

@@ -5,7 +5,7 @@
 import { h, s } from "./dom.js";
 import { theme } from "./theme.js";
 
-const AWAY = ".tools, .controls, .readout, .quiet, .cursor, select, input, textarea, summary, [hidden]"; // no part of a picture
+const AWAY = ".tools, .controls, .readout, .quiet, .cursor, select:not(.figure-title select), input, textarea, summary, [hidden]"; // no part of a picture
 const EDGE = 12;
 const ENLARGE = 2; // pixels of a PNG to one of the page
 const LARGEST = 8192; // along a side of a PNG
@@ -32,9 +32,14 @@ function lines(node) {
   return found;
 }
 
+// What a node says: of a list, what is chosen in it.
+export const spoken = (node) => node instanceof HTMLSelectElement ? node.selectedOptions[0]?.text ?? "" : node.data ?? [...node.childNodes].map(spoken).join("");
+
 function textOf(node, at) {
-  const style = getComputedStyle(node.parentElement);
-  return lines(node).map(([words, box]) => s("text", { x: at.x(box.left), y: at.y(box.bottom) - box.height * 0.24, fill: style.color,
+  const isList = node.nodeType === Node.ELEMENT_NODE;
+  const style = getComputedStyle(isList ? node : node.parentElement);
+  const inset = isList ? parseFloat(style.paddingLeft) : 0;
+  return (isList ? [[spoken(node), node.getBoundingClientRect()]] : lines(node)).map(([words, box]) => s("text", { x: at.x(box.left + inset), y: at.y(box.bottom) - box.height * 0.24, fill: style.color,
     "font-family": style.fontFamily, "font-size": style.fontSize, "font-weight": style.fontWeight }, words.trimEnd()));
 }
 
@@ -61,6 +66,7 @@ function walk(node, at) {
   if (node.nodeType !== Node.ELEMENT_NODE || node.matches(AWAY)) return [];
   const box = node.getBoundingClientRect();
   if (!box.width || !box.height || getComputedStyle(node).visibility === "hidden") return [];
+  if (node instanceof HTMLSelectElement) return textOf(node, at);
   if (node instanceof HTMLCanvasElement) return s("image", { ...at.box(box), href: node.toDataURL(), preserveAspectRatio: "none", style: "image-rendering:pixelated" });
   if (node instanceof SVGSVGElement) {
     const copy = /** @type {SVGSVGElement} */ (node.cloneNode(true));

@@ -59,7 +59,7 @@ function again(following, isAnother = false) {
 function follow(model) {
   const pending = new Set();
   const spend = purse();
-  let [told, busy, timer, opened] = [null, false, 0, false];
+  let [told, busy, timer, opened] = [model.get("pulse"), false, 0, false]; // what the payload was read at; hidden, a page hears nothing
   const inSight = sections(() => catchUp());
   const before = laid(model);
   const isFollowing = () => !model.get("steps").length || model.get("step") === model.get("steps").at(-1);
@@ -103,9 +103,9 @@ function follow(model) {
     document.documentElement.dataset.now = pulse.step;
     model.set("pulse", pulse);
     if (!pulse.edition) return pending.clear(); // the folder was taken away, perhaps to be trained anew
-    if (was && pulse.edition !== was.edition) return again(true, true);
-    if (pulse.finished && was && !was.finished) return again(isFollowing()); // answers and baselines are written at the end
-    (was ? changed(was, pulse) : pulse.finished ? [] : ["loss", "map", "run", "answers"]).forEach((name) => pending.add(name));
+    if (pulse.edition !== was.edition) return again(true, true);
+    if (pulse.finished && !was.finished) return again(isFollowing()); // answers and baselines are written at the end
+    changed(was, pulse).forEach((name) => pending.add(name));
     catchUp();
   }, (stands) => model.set("connected", stands));
 }

@@ -21,7 +21,7 @@ export function axis(way) {
     /** @param {string[]} names  of all rows or columns */
     show(names) {
       const every = Math.ceil(names.length / ROOM);
-      const short = (name) => (name.length > LONGEST ? `${name.slice(0, LONGEST - 1)}…` : name);
+      const short = (name) => (name.length > LONGEST ? `${[...name].slice(0, LONGEST - 1).join("")}…` : name);
       add(clear(el), names.map((name, i) => (i % every ? null : one(short(name), `${(100 * (i + 0.5)) / names.length}%`))));
     },
   };

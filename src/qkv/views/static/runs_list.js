@@ -2,7 +2,7 @@
 // The list of runs: filtered, sorted, in groups; which of them are drawn, notes and stars.
 
 import { d3 } from "./vendor.js";
-import { add, atMostEvery, clear, h, newId, say, scroll } from "./dom.js";
+import { add, atMostEvery, clear, h, newId, refocused, say, scroll } from "./dom.js";
 import { number, plural, whole } from "./format.js";
 import { ALIKE, grouped, settingsOf, summary } from "./groups.js";
 import { view } from "./view.js";
@@ -96,8 +96,8 @@ function build({ model, el, ask: may, hear }) {
     const path = model.get("group");
     const rows = path ? grouped(runs, path, model.get("differing")).flatMap((found) => [groupRow(found), ...found[1].map(row)]) : runs.map(row);
     const left = model.get("shown").length - runs.length;
-    add(clear(body), [h("div.list", null, scroll("list of runs", h("table.runs", null, h("thead", null, h("tr", null, COLUMNS.slice(0, 7).map(head), h("th", { scope: "col" }, "what differs"), h("th", { scope: "col" }, "note"))), h("tbody", null, rows)))),
-      left > 0 ? h("button.quiet", { type: "button", onclick: () => ((state.most += MOST), lay()) }, `show ${Math.min(left, MOST)} more`) : null]);
+    refocused(body, () => add(clear(body), [h("div.list", null, scroll("list of runs", h("table.runs", null, h("thead", null, h("tr", null, COLUMNS.slice(0, 7).map(head), h("th", { scope: "col" }, "what differs"), h("th", { scope: "col" }, "note"))), h("tbody", null, rows)))),
+      left > 0 ? h("button.quiet", { type: "button", onclick: () => ((state.most += MOST), lay()) }, `show ${Math.min(left, MOST)} more`) : null]));
   }
   function choose() {
     told.textContent = "";

@@ -90,7 +90,7 @@ export function sentence({ model, el }) {
   const [note, tokens] = [h("p.small.note", { role: "status" }), h("div.tokens", { role: "group", "aria-label": "tokens of the text; one is followed in every section" })];
   let shown = null;
   const typed = async (source) => choose(model, await ask("sentence", { text: source }));
-  const form = ask ? entry(typed, { rows: 1, value: (model.get("sentence")?.source ?? "").slice(0, 400), label: `One text for the whole page${isPair(model) ? ": a source, or a source => and its target" : ""}` }) : null;
+  const form = ask ? entry(typed, { rows: 1, value: [...(model.get("sentence")?.source ?? "")].slice(0, 400).join(""), label: `One text for the whole page${isPair(model) ? ": a source, or a source => and its target" : ""}` }) : null;
   const offered = () => {
     const numbers = (key, n, letter) => (n ? { key, label: key, options: Array.from({ length: n }, (_, i) => [i, `${letter}${i}`]), most: 0 } : null);
     const [layers, heads] = sizesOf(model);

@@ -1,7 +1,7 @@
 // @ts-check
 // How every view of a page is made: what it has of the page, its state, the controls that change it, and when it is drawn again.
 
-import { add, choice, clear, h, inSight, together } from "./dom.js";
+import { add, choice, clear, h, inSight, refocused, together } from "./dom.js";
 import { figure } from "./figure.js";
 import { watch } from "./model.js";
 import { onTheme } from "./theme.js";
@@ -83,7 +83,7 @@ export function controls(state, offered, changed) {
       options.map(([value, words]) => h("option", { selected: value === state[key] }, named ? value : words)));
     return named ? h("label.small", null, `${label} `, list) : list;
   };
-  const draw = () => add(clear(el), offered().filter(Boolean).map(one));
+  const draw = () => refocused(el, () => add(clear(el), offered().filter(Boolean).map(one)));
   draw();
   return { el, draw };
 }

@@ -100,60 +100,60 @@ const curves = view(({ model, figure, hear }) => {
 
 const across = view(({ model, figure, hear, ask: may, el, off }) => {
   const kinds = [["grid", "a matrix or head"], ["row", "a row of W_E"], ["sentence", "a sentence"]].filter(([kind]) => kind === "grid" || may(kind));
-  const state = { kind: "grid", measure: model.get("measures").includes("drift") ? "drift" : model.get("measures")[0], address: "", log: true, groups: false };
-  const [found, typed] = [new Map(), { row: "", sentence: "" }]; // `found`: question -> name -> what it gave
+  const state = { kind: "grid", measure: undefined, address: "", log: true, groups: false };
+  const [found, typed] = [new Map(), { row: "", sentence: "" }]; // `found`: question -> name -> { when: how far the run was, got: what it gave, why: nothing }
   const key = () => (state.kind === "grid" ? `grid ${state.measure}` : `${state.kind} ${typed[state.kind]}`);
   const told = h("p.small", { role: "status" });
-  const form = h("div");
+  const place = h("div");
+  const form = (kind, label) => entry((text) => ((typed[kind] = text), load()), { label, button: "compare" });
+  const forms = { row: form("row", "A row, such as W_E[the]"), sentence: form("sentence", "A sentence; runs with another tokenizer are left out") };
   const frame = figure({ wide: true, title: "One matrix, row or sentence in all drawn runs", caption: `Steps at which it was measured, or whose weights were kept. Heads are there where a run was trained with --watch full. ${BY_SEED}` });
-  const addresses = () => [...new Set(drawnRuns(model).flatMap((run) => found.get(key())?.get(run.name)?.addresses ?? []))];
+  const foundOf = (run) => found.get(key())?.get(run.name);
+  const addresses = () => [...new Set(drawnRuns(model).flatMap((run) => foundOf(run)?.got?.addresses ?? []))];
   const choices = controls(state, () => [kinds.length > 1 ? { key: "kind", label: "what is compared", options: kinds } : null,
     ...(state.kind === "grid" ? [{ key: "measure", label: "measure", options: model.get("measures").map((name) => [name, name]), most: 0 }, { key: "address", label: "matrix or head", options: addresses().map((a) => [a, a]), most: 0 }] : []),
     { key: "log", label: "step axis", options: [[true, "steps, log"], [false, "steps"]] }, AS_GROUPS], (changed) => (["kind", "measure"].includes(changed) ? load() : draw()));
-  frame.body.before(choices.el, form, told);
+  frame.body.before(choices.el, place, told);
   const below = h("div");
   const pointsOf = (run) => {
-    const one = found.get(key())?.get(run.name);
+    const one = foundOf(run)?.got;
     return one?.addresses ? one.points(state.address) : one;
   };
   const label = () => (state.kind === "grid" ? `${state.measure} of ${state.address}` : state.kind === "row" ? `relative change of ${typed.row}` : "loss of the sentence, nats per token");
+  const isUnasked = () => !(state.kind === "grid" ? state.measure : typed[state.kind]);
   const missing = () => {
     if (!model.get("drawn").size) return NONE_DRAWN;
-    if (state.kind !== "grid" && !typed[state.kind]) return "Type what is to be compared.";
+    if (isUnasked()) return state.kind === "grid" ? "No matrix of the newest runs has been measured." : "Type what is to be compared.";
     return found.get(key())?.size ? "None of the drawn runs has such values." : "Values are being read.";
   };
   const redraw = overlay(frame, () => ({ lines: linesOf(model, pointsOf, state.groups), label: label(), log: state.log, missing: missing() }));
   frame.body.append(below);
   function draw() {
     if (state.kind === "grid" && !addresses().includes(state.address)) state.address = addresses().find((a) => /W_Q$/.test(a)) ?? addresses()[0] ?? "";
+    const out = drawnRuns(model).filter((run) => foundOf(run)?.why);
+    say(told, out.length ? `${plural(out.length, "run")} left out: ${out.slice(0, 3).map((run) => `${run.name} (${foundOf(run).why})`).join("; ")}${out.length > 3 ? " …" : ""}` : "");
     choices.draw();
     redraw();
     say(below, drawnRuns(model).some(pointsOf) ? [h("p.small", null, label()), groupTable(model, lastValue(pointsOf), label())] : null);
   }
   const newest = lastOnly();
   const load = () => newest(async () => {
-    form.hidden = state.kind === "grid";
-    if (state.kind !== "grid") {
-      const kind = state.kind;
-      form.replaceChildren(entry(async (text) => ((typed[kind] = text), load()), { value: typed[kind], label: kind === "row" ? "A row, such as W_E[the]" : "A sentence; runs with another tokenizer are left out", button: "compare" }));
-    }
+    if (place.firstChild !== (forms[state.kind] ?? null)) say(place, forms[state.kind]);
+    state.measure ??= model.get("measures").find((name) => name === "drift") ?? model.get("measures")[0];
     const at = key();
     const here = found.get(at) ?? found.set(at, new Map()).get(at);
-    const wanted = drawnRuns(model).map((run) => run.name).filter((name) => !here.has(name));
-    if (!wanted.length || (state.kind !== "grid" && !typed[state.kind])) return {};
+    const when = (run) => `${run.state} ${run.steps}`;
+    const changed = drawnRuns(model).filter((run) => here.get(run.name)?.when !== when(run));
+    if (!changed.length || isUnasked()) return;
+    const runs = state.kind === "sentence" ? drawnRuns(model) : changed; // the first says of which tokens
     const carried = model.get("grids")?.[state.measure];
-    const answer = may(state.kind) ? await may(state.kind)(state.kind, { runs: wanted, measure: state.measure, address: typed.row, text: typed.sentence }) : { runs: carried ?? {}, left_out: {} };
-    for (const name of wanted) here.set(name, answer.runs[name] ? read(answer.runs[name]) : null);
-    return answer.left_out;
-  }, (left) => {
-    const out = Object.entries(left);
-    told.textContent = out.length ? `${plural(out.length, "run")} left out: ${out.slice(0, 3).map(([name, why]) => `${name} (${why})`).join("; ")}${out.length > 3 ? " …" : ""}` : "";
-    draw();
-  }, (error) => say(told, error.message));
+    const answer = may(state.kind) ? await may(state.kind)(state.kind, { runs: runs.map((run) => run.name), measure: state.measure, address: typed.row, text: typed.sentence }) : { runs: carried ?? {}, left_out: {} };
+    for (const run of runs) here.set(run.name, { when: when(run), got: answer.runs[run.name] && read(answer.runs[run.name]), why: answer.left_out[run.name] });
+  }, draw, (error) => say(told, error.message));
   const seen = inSight(el, load, off);
-  hear(["drawn"], seen);
-  hear(["runs", "group"], draw);
-  if (state.measure || kinds.length > 1) seen();
+  hear(["drawn", "runs"], seen);
+  hear(["group"], draw);
+  if (model.get("measures").length || kinds.length > 1) seen();
   else el.hidden = true;
 });
 
@@ -223,7 +223,7 @@ function loading(model, ask) {
 
 // The newest list, and new steps of drawn runs that train, as often as the purse allows.
 function follow(model, { ask, listen, payload, spend }, load) {
-  let [before, resting, live] = [null, false, []];
+  let [before, resting, live] = [model.get("edition"), false, []];
   const draw = async () => {
     const names = live.filter(([name, step]) => model.get("drawn").has(name) && model.get("curves").has(name) && step > load.behind(name)).map(([name]) => name);
     if (resting || document.hidden || !names.length) return;
@@ -242,7 +242,7 @@ function follow(model, { ask, listen, payload, spend }, load) {
   };
   listen((data) => {
     const pulse = JSON.parse(data);
-    if (before !== null && pulse.edition !== before) anew().catch(() => (before = -1)); // the next pulse tries again
+    if (pulse.edition !== before) anew().catch(() => (before = -1)); // the next pulse tries again
     before = pulse.edition;
     live = pulse.live;
     model.set("live", live);
@@ -257,9 +257,16 @@ export function openWorkbench(main, board, server = null) {
   const held = new Map(Object.entries(board.curves).map(([name, quantities]) => [name, readAll(quantities)]));
   const model = createModel({ ...board, curves: held, ask: server?.ask, shown: board.runs, drawn: new Set(), group: "", colourOf: null });
   model.set("colourOf", colouring(model));
-  const live = board.runs.filter((run) => run.state === "training").length;
-  main.append(h("p.eyebrow", null, "qkv · workbench"), h("h1", null, board.folder), h("p.lead", null, `${plural(board.runs.length, "run")}${live ? `, ${whole(live)} in training` : ""}. Losses are the lowest on validation data, in nats per token (of labeled data per text, word, label, question or image), beside the best n-gram on the same text.`));
-  if (board.caution) main.append(h("p.missing", null, board.caution));
+  const [lead, caution] = [h("p.lead"), h("p.missing")];
+  const tell = () => {
+    const [runs, live] = [model.get("runs"), model.get("runs").filter((run) => run.state === "training").length];
+    lead.textContent = `${plural(runs.length, "run")}${live ? `, ${whole(live)} in training` : ""}. Losses are the lowest on validation data, in nats per token (of labeled data per text, word, label, question or image), beside the best n-gram on the same text.`;
+    caution.textContent = model.get("caution");
+    caution.hidden = !caution.textContent;
+  };
+  main.append(h("p.eyebrow", null, "qkv · workbench"), h("h1", null, board.folder), lead, caution);
+  model.on("change:runs", tell);
+  tell();
   const section = (id, title, part) => {
     const el = h("section.section", { id }, h("h2", null, title));
     main.append(el);

@@ -43,14 +43,12 @@ ARM_COLUMNS = (
 def effect_cells(row: JsonMapping, verdict: JsonMapping) -> tuple[str, ...]:
     """One contrast of a verdict."""
     unit = row["unit"]
-    bounds = "–" if row["low"] is None else f"{number(row['low'], unit)} to {number(row['high'], unit)}"
     alike = row["n"] > 1 and row["sd"] == 0  # and then there is no spread to judge by
-    if alike:
-        bounds = "all alike"
+    said = "–" if row["low"] is None else f"{number(row['low'], unit)} to {number(row['high'], unit)}"
     return (
         f"{row['what']} ({unit_words(unit)})",
         number(row["effect"], unit),
-        bounds,
+        "all alike" if alike else said,
         row["verdict"],
         str(row["n"]),
         "–" if alike else number(row["p_corrected"]),

@@ -102,6 +102,8 @@ class Board:
     runs: tuple[RunRow, ...]
     differing: tuple[str, ...]
     caution: str
+    edition: int = 0
+    """Of the list, as a live page's events tell it."""
     measures: tuple[str, ...] = ()
     """Those that were recorded in one of the newest runs."""
     curves: Mapping[str, object] = dataclasses.field(default_factory=dict)

@@ -72,11 +72,9 @@ class Watched:
                 (p / "config.toml").exists() for p in self._begun
             ):
                 self._list()
-            changed = [(i, self._moved(run)) for i, run in enumerate(self.runs) if run.state in LIVE]
-            for i, now in changed:
-                if now is not None:
-                    if now.state != self.runs[i].state:
-                        self.edition += 1
+            for i, run in enumerate(self.runs):
+                if run.state in LIVE and (now := self._moved(run)) is not None:
+                    self.edition += now.state != run.state
                     self.runs[i] = now
         with self._turn:
             live = tuple((run.path.name, run.steps) for run in self.runs if run.state == "training")
@@ -182,5 +180,6 @@ class WorkbenchPage(Follower[BoardPulse]):
 
     def payload(self) -> Board:
         """The list, as it is now."""
-        self._watched.look()
-        return board_of(self.folder, self._watched.runs, Host(kind="page", can=RunsDesk.can))
+        edition = self._watched.look().edition
+        board = board_of(self.folder, self._watched.runs, Host(kind="page", can=RunsDesk.can))
+        return dataclasses.replace(board, edition=edition)
