@@ -207,6 +207,19 @@ def test_a_gpu_is_compared_with_the_command_for_gpus(tmp_path, small_text, monke
     assert ours[ours.index("--device") + 1] == "cuda" and session.figures[1].ratio == 3.0
 
 
+def test_quick_keeps_what_was_typed_and_names_the_peer_that_it_leaves_out(tmp_path, small_text, monkeypatch):
+    (tmp_path / "train.py").touch()
+    typed = []
+    found = {"val_loss": 1.5, "steps": 1, "tokens": 1, "train_seconds": 1.0, "stopped_because": "loss"}
+    monkeypatch.setattr(time_to_loss, "qkv", lambda *words: typed.append(words) or (3.0, found))
+    for given in ({"until": 1.5, "seeds": 2}, {}):
+        session = Session(Asked(source=str(small_text), nanogpt=tmp_path, quick=True, **given), print)
+        time_to_loss.measure(session)
+        assert [sentence.split(",")[0] for sentence in session.left_out] == ["nanoGPT's command"]
+    assert [words[words.index("--until-loss") + 1] for words in typed] == ["1.5", "1.5", "2.6"]
+    assert (Session(Asked(), print).rounds, Session(Asked(quick=True, rounds=4), print).rounds) == (5, 4)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_its_benchmark_says_so(capsys):
     assert cli.main(["bench", "step", "--device", "cuda"]) == 2
@@ -262,7 +275,16 @@ WRONG = {
     "bench step some.txt": "leave it out",
     "bench curve nowhere/some.txt": "there is no folder",
     "bench time-to-loss empty.txt": "is empty; expected text",
-    "bench step --data nowhere": "not a folder",
+    "bench masked --data nowhere": "not a folder",
+    "bench step --tune": "--tune is of curve, not of step; leave it out",
+    "bench step,memory --minutes 3": "--minutes is of curve and time-to-loss, not of step and memory; leave it out",
+    "bench step --until-loss 1.5": "--until-loss is of time-to-loss, not of step; leave it out",
+    "bench masked --tokenizer char": "--tokenizer is of curve and time-to-loss, not of masked; leave it out",
+    "bench generation --seeds 2": "--seeds is of curve and time-to-loss, not of generation; leave it out",
+    "bench step --nanogpt nano": "--nanogpt is of curve and time-to-loss, not of step; leave it out",
+    "bench curve --rounds 2": "--rounds is of start, step, masked, memory and generation, not of curve; leave it out",
+    "bench step --data .": "--data is of start, masked, curve and time-to-loss, not of step; leave it out",
+    "bench time-to-loss --minutes 1,5": "takes one --minutes",
     "bench curve --nanogpt .": "no train.py",
     "bench curve --minutes 0": "above 0",
     "bench step --rounds 0": "at least 1",

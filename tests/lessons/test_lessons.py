@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -127,10 +128,36 @@ def test_mistakes_of_the_command_are_one_sentence(tmp_path, capsys):
         (["score"], "did you mean 'scores'"),
         (["scores", "--out", str(tmp_path / "no" / "a.html")], "no"),
         (["--run", str(tmp_path)], str(tmp_path)),
+        (["--json", "--out", "a.html"], "--out has no effect where qkv learn prints lessons; leave it out"),
+        (["--template"], "--template has no effect where qkv learn writes the page; leave it out"),
+        (["scores", "--text", "--seconds", "3"], "--seconds has no effect where"),
+        (["check", "mine.py", "--text"], "--text has no effect where qkv learn checks a file; leave it out"),
     ):
         assert cli.main(["learn", *words]) == 2, words
         assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_of_a_run_is_not_said_to_hold_lessons(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("qkv.views.browser.open_browser", lambda address: None)
+    monkeypatch.setattr("qkv.lessons.course.write_page", lambda path, run: None)
+    (tmp_path / "config.toml").touch()
+    assert cli.main(["learn", "--run", str(tmp_path), "--out", str(tmp_path / "a.html")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'a.html'}  (open it in a browser)\n"
+    assert cli.main(["learn", "--run", str(tmp_path), "--text"]) == 2
+    assert "--run has no effect where qkv learn prints lessons; leave it out" in capsys.readouterr().err
+
+
+def test_the_end_of_the_input_ends_a_lesson_quietly(capsys, monkeypatch):
+    def ended(prompt):
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", ended)
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    assert cli.main(["learn", "scores", "--text"]) == 0
+    out, err = capsys.readouterr()
+    assert "Predict:" in out and "Answer:" not in out and err == ""
 
 
 def test_a_pause_comes_before_each_answer():

@@ -254,6 +254,16 @@ def test_it_plays_and_pauses_by_keyboard_at_a_fair_speed(look):
 
 
 @pytest.mark.browser
+def test_paused_and_played_again_it_has_one_loop(look):
+    page = look("#task=recall&layers=1&a=&b=&speed=1")
+    page.evaluate("() => { for (let i = 0; i < 7; i++) document.querySelector('button.play').click(); }")
+    page.wait_for_timeout(1500)
+    before = page.evaluate("playground.race.taken")
+    page.wait_for_timeout(3000)
+    assert page.evaluate("playground.race.playing") and 1 <= page.evaluate("playground.race.taken") - before <= 4
+
+
+@pytest.mark.browser
 def test_a_text_of_ones_own_is_trained_on_and_a_short_one_refused(look):
     page = look("#layers=1&a=&b=")
     page.locator("details.own summary").click()

@@ -8,7 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from qkv.tokenizers.encoding import WORD_OR_MARK
 from qkv.views.learn.model import shipped
+from tokenizers import Regex, pre_tokenizers
 
 MODEL = shipped()
 SIZES = {key: MODEL.settings[key] for key in ("d_vocab", "d_model", "d_mlp", "n_layers", "n_heads", "n_ctx")}
@@ -16,6 +18,7 @@ WIRINGS = {
     "as shipped": {"positions": True, "scale": True, "skip": True, "shared": False, "norms": False, "tied": False},
     "tied": {"positions": True, "scale": True, "skip": True, "shared": False, "norms": False, "tied": True},
 }
+TEXTS = ("हिन्दी भाषा, e\u0301te\u0301", "a‿b_c Ⅷ x² 5¼ ④ ௧௰ ⓐb", "it's 3.5!", "ไทย עברית عَرَبِي")
 SENTENCE, ASKED, HEAD = "the queen sees the cat and she sings now .", 5, 0
 
 
@@ -52,6 +55,13 @@ def walked(W, ids, *, tied):
     loss = F.cross_entropy(logits[:-1], torch.tensor(ids[1:]))
     loss.backward()
     return loss.item(), seen
+
+
+def test_words_are_those_of_the_tokenizer(run_node):
+    splits = pre_tokenizers.Split(Regex(WORD_OR_MARK), "removed", invert=True)
+    wanted = [[piece for piece, _ in splits.pre_tokenize_str(text)] for text in TEXTS]
+    assert run_node("trace.mjs", [{"words": text} for text in TEXTS]) == wanted
+    assert wanted[0][:2] == ["हिन्दी", "भाषा"]
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)

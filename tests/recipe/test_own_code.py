@@ -1,5 +1,7 @@
 """An optimizer and a model class of one's own: their updates, what a run records, every mistake in words."""
 
+import hashlib
+import json
 import sys
 from pathlib import Path
 
@@ -84,6 +86,25 @@ def test_a_run_records_its_own_code_and_resumes_exactly(folder: Path, small_text
     assert resumed.summary["resumed_from_step"] == 16
     assert all(torch.equal(values, state(resumed)[name]) for name, values in state(whole).items())
     assert qkv.api.verify("killed", updates=None).is_whole
+
+
+def test_what_is_recorded_is_the_hash_of_the_code_that_ran(folder: Path, small_text: Path) -> None:
+    """A file changed while its code trains, and one changed between two trainings of one Python."""
+    made = (folder / "lion.py").read_text()
+
+    def edit(told) -> None:
+        (folder / "lion.py").write_text(made + "\n# another file\n")
+
+    first = train(small_text, "first", {"optimizer.kind": "lion:Lion"}, progress=edit)
+    source = json.loads((folder / "first" / "source.json").read_text())
+    wanted = {"lion:Lion": hashlib.sha256(made.encode()).hexdigest()}
+    assert first.folder.read_manifest()["code"] == source["code"] == wanted
+    for settings in ({"optimizer.kind": "lion:Lion"}, {"optimizer.kind": "lion:Lion", "lr": 0.02}):
+        with pytest.raises(ConfigError, match=r"lion:Lion was changed after this Python imported it; start Python"):
+            train(small_text, "second", settings)
+    assert not (folder / "second").exists()
+    (folder / "lion.py").write_text(made)
+    assert train(small_text, "second", {"optimizer.kind": "lion:Lion"}).folder.read_manifest()["code"] == wanted
 
 
 def test_a_model_of_ones_own_is_trained_and_opened_with_its_module_alone(

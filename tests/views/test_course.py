@@ -56,6 +56,19 @@ def test_the_numbers_of_a_lesson_are_those_of_the_page(look, file):
     assert f"with {100 * live:.0f}% of its attention" in step.answer
 
 
+def test_a_lesson_shows_the_model_that_its_answers_are_of(look, file):
+    view = look(file)
+    view.get_by_role("button", name="Train 300 steps").click()
+    while not view.evaluate("learn.state.live"):
+        view.wait_for_timeout(50)
+    view.evaluate("location.hash = 'lesson=scores'")  # while it trains
+    view.locator(".course.open .choice").first.click()
+    view.get_by_role("button", name="Train 300 steps").wait_for()
+    live = view.evaluate("[learn.state.live, learn.state.snapshots.at(-1).step]")
+    assert live == [False, 1000] and "of 1,000" in view.locator(".step-now").inner_text()
+    assert view.complaints == []
+
+
 @pytest.mark.parametrize("width", [380, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_open_lesson_fits_and_has_no_serious_fault(look, file, faults, shot, width, scheme):

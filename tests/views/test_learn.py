@@ -273,6 +273,38 @@ def test_a_frozen_W_E_stays_and_a_fixed_W_Q_is_the_identity_while_the_rest_train
 
 
 @pytest.mark.browser
+def test_stop_and_train_at_once_is_one_training_and_back_ends_it(look, file):
+    view = look(file)
+    asked = """() => { globalThis.asked = 0; const post = Worker.prototype.postMessage;
+      Worker.prototype.postMessage = function (m) { if (m.make) globalThis.asked++; post.call(this, m); }; }"""
+    view.evaluate(asked)
+    button = view.locator(".switch-row button")
+    button.evaluate("(b) => { b.click(); b.click(); b.click(); }")
+    view.get_by_role("button", name="Train 300 steps").wait_for()
+    assert view.evaluate("globalThis.asked") == 2  # one an arm
+    button.click()
+    while not view.evaluate("learn.state.live"):
+        time.sleep(0.05)
+    view.locator("#back").click()
+    view.get_by_role("button", name="Train 300 steps").wait_for()
+    assert not view.evaluate("learn.state.live") and "of 1,000" in view.locator(".step-now").inner_text()
+    assert view.complaints == []
+
+
+@pytest.mark.browser
+def test_keys_that_are_queries_have_one_gradient(look, tmp_path):
+    (tmp_path / "letters.txt").write_text("xyz zyx yyx\n" * 300, encoding="utf-8")
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_ctx": 32}
+    how = {"preset": "textbook", "tokenizer": "char", "steps": 4, "seed": 1, "report": False, "set": sizes}
+    train(tmp_path / "letters.txt", out=tmp_path / "run", change=["L0.W_K=share(L0.W_Q)"], **how)
+    write(tmp_path / "mine.html", run=tmp_path / "run")
+    view = look(tmp_path / "mine.html")
+    assert "This is your run run." in view.locator("#which").inner_text()
+    lines = [line for line in view.locator(".up-block p").all_inner_texts() if "∂L/∂W_" in line]
+    assert len(lines) == 2 and lines[0].startswith("∂L/∂W_Q = xᵀ (q̄ + k̄)") and "W_V" in lines[1]
+
+
+@pytest.mark.browser
 def test_tied_matrices_train_as_one(look, file):
     view = look(file)
     train_a_little(view, "tie W_U to W_E")

@@ -41,18 +41,18 @@ class Asked:
     """Given to `qkv train`; empty: its default."""
     minutes: tuple[float, ...] = ()
     """Budgets of `curve`, or the cap of `time-to-loss`; empty: those of the result pages."""
-    until: float = 1.88
-    """Nats per token at which `time-to-loss` ends."""
+    until: float | None = None
+    """Nats per token at which `time-to-loss` ends; None: 1.88, with `quick` 2.6."""
     tune: bool = False
     """Whether `curve` also tunes nanoGPT's learning rate."""
-    rounds: int = 5
-    """Turns of each side that count."""
-    seeds: int = 3
-    """Trainings of each kind, seeds 1 to this."""
+    rounds: int | None = None
+    """Turns of each side that count; None: 5, with `quick` 3."""
+    seeds: int | None = None
+    """Trainings of each kind, seeds 1 to this; None: 3, with `quick` 1."""
     device: str = "cpu"
     """Where `step` and `time-to-loss` compute: cpu or cuda, on both sides."""
     quick: bool = False
-    """Small sizes, three rounds and one seed: shows that all runs, its figures are rough."""
+    """Small sizes, fewer rounds and seeds: shows that all runs, its figures are rough."""
 
     def __post_init__(self) -> None:
         if self.data is not None and not self.data.is_dir():
@@ -93,12 +93,12 @@ class Session:
     @property
     def rounds(self) -> int:
         """Turns that count."""
-        return min(3, self.asked.rounds) if self.asked.quick else self.asked.rounds
+        return self.asked.rounds or (3 if self.asked.quick else 5)
 
     @property
     def seeds(self) -> range:
         """Of trainings."""
-        return range(1, 2 if self.asked.quick else self.asked.seeds + 1)
+        return range(1, 1 + (self.asked.seeds or (1 if self.asked.quick else 3)))
 
     def run(self, name: str) -> list[Figure]:
         """Measure one benchmark of `BENCHMARKS`; its figures."""

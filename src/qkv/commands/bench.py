@@ -25,6 +25,15 @@ from qkv.commands.arguments import add_json, option, positive, split_words, whol
 from qkv.commands.printing import screen
 from qkv.errors import ConfigError, unknown
 
+_OF = dict.fromkeys(("source", "nanogpt", "tokenizer", "minutes", "seeds"), ("curve", "time-to-loss")) | {
+    "data": ("start", "masked", "curve", "time-to-loss"),
+    "until_loss": ("time-to-loss",),
+    "tune": ("curve",),
+    "rounds": ("start", "step", "masked", "memory", "generation"),
+    "device": ("step", "time-to-loss"),
+}
+"""Option -> the benchmarks that read it."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     from qkv.benchmarks import BENCHMARKS
@@ -39,10 +48,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     option(parser, "--nanogpt DIR", "a checkout of karpathy/nanoGPT", Path)
     option(parser, "--tokenizer KIND", "of curve (its default is train's) and time-to-loss (char)")
     option(parser, "--minutes M", "budgets of curve, joined by commas; the cap of time-to-loss", action="append")
-    option(parser, "--until-loss X", "target of time-to-loss in nats (1.88)", positive)
+    option(parser, "--until-loss X", "target of time-to-loss in nats (1.88; with --quick 2.6)", positive)
     option(parser, "--tune", "curve: also search nanoGPT's learning rate")
-    option(parser, "--rounds N", "turns of each side that count (5)", whole(1))
-    option(parser, "--seeds N", "trainings of curve and time-to-loss (3)", whole(1))
+    option(parser, "--rounds N", "turns of each side that count (5; with --quick 3)", whole(1))
+    option(parser, "--seeds N", "trainings of curve and time-to-loss (3; with --quick 1)", whole(1))
     parser.add_argument("--device", choices=("cpu", "cuda"), help="of step and time-to-loss, on both sides (cpu)")
     option(parser, "--quick", "small sizes: shows that all runs, figures are rough")
     add_json(parser)
@@ -57,19 +66,19 @@ def run(args: argparse.Namespace) -> None:
     for name in names:
         if name not in BENCHMARKS:
             raise ConfigError(unknown("benchmark", name, BENCHMARKS))
-    if args.source and not {"curve", "time-to-loss"} & set(names):
-        raise ConfigError(f"{args.source} is a text, and {', '.join(names)} reads none that is given; leave it out")
+    for given, of in _OF.items():
+        if getattr(args, given) and not set(of) & set(names):
+            typed = f"the text {args.source}" if given == "source" else f"--{given.replace('_', '-')}"
+            raise ConfigError(f"{typed} is of {words.listed(of)}, not of {words.listed(names)}; leave it out")
     if args.source:
         open_source(DataConfig(source=args.source))  # tells of a text that cannot be read before anything is measured
-    if args.device and not {"step", "time-to-loss"} & set(names):
-        raise ConfigError(
-            f"--device {args.device} is of step and time-to-loss, not of {', '.join(names)}; leave it out"
-        )
     if args.device == "cuda":
         from qkv.training.precision import check_device
 
         check_device("cuda", "leave --device out, or run this where there is one")
     asked = _asked(args)
+    if len(asked.minutes) > 1 and "time-to-loss" in names:
+        raise ConfigError("time-to-loss takes one --minutes, its cap; give one, or name curve alone for several")
     from qkv.benchmarks.processes import machine
     from qkv.benchmarks.session import Session
 

@@ -29,33 +29,40 @@ from qkv.errors import UserError, typed
 from qkv.lessons import LESSONS
 from qkv.words import many
 
+_OF = {"text": "prints lessons"} | dict.fromkeys(("run", "out"), "writes the page")
+_OF |= dict.fromkeys(("template", "seconds"), "checks a file")
+"""Option -> what the command does where it has an effect."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     option(parser, "lesson LESSON", "a lesson, or check", one_of(*LESSONS, "check"), nargs="?")
     option(parser, "file FILE", "check: the file with attention and attention_backward", nargs="?")
     option(parser, "--text", "print the lesson instead of opening the page")
-    option(parser, "--out PATH", "where to write the page (learn.html)", default="learn.html")
+    option(parser, "--out PATH", "where to write the page (learn.html)")
     option(parser, "--run RUN", "show a small run of yours on the page, without lessons", a_run)
     option(parser, "--template", "check: write FILE, with both functions to fill in")
-    option(parser, "--seconds S", "check: the time limit (20)", positive, default=20.0)
+    option(parser, "--seconds S", "check: the time limit (20)", positive)
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.lesson == "check":
-        return _check(args)
-    if args.file is not None:
+    if args.lesson != "check" and args.file is not None:
         raise UserError(f"{args.file!r} is one argument too many; a file is given to: qkv learn check")
-    if args.run and args.lesson:
+    if args.lesson not in (None, "check") and args.run:
         raise UserError("lessons use the model that comes with qkv; leave out LESSON or --run")
-    if args.text or args.json:
-        return _print(args)
+    does = _OF["template" if args.lesson == "check" else "text" if args.text or args.json else "out"]
+    for name, of in _OF.items():
+        if getattr(args, name) and of != does:
+            raise UserError(f"--{name} has no effect where qkv learn {does}; leave it out")
+    if does != _OF["out"]:
+        return _print(args) if does == _OF["text"] else _check(args)
     from qkv.lessons.course import write_page
     from qkv.views.browser import open_browser
 
-    path = Path(args.out)
+    path = Path(args.out or "learn.html")
     write_page(path, None if args.run is None else Path(args.run))
-    print(f"{path}  (open it in a browser; lessons: {', '.join(LESSONS)})")
+    lessons = "" if args.run else f"; lessons: {', '.join(LESSONS)}"
+    print(f"{path}  (open it in a browser{lessons})")
     open_browser(path.resolve().as_uri() + (f"#lesson={args.lesson}" if args.lesson else ""))
     return 0
 
@@ -73,8 +80,11 @@ def _print(args: argparse.Namespace) -> int:
             print(f"{name:<11} {one.title} ({one.minutes} minutes)")
     else:
         pauses = sys.stdin.isatty() and sys.stdout.isatty()
-        for line in lines(args.lesson, (lambda: input("   (Enter shows the answer) ")) if pauses else lambda: None):
-            print(textwrap.fill(line, 100, subsequent_indent="   "))
+        try:
+            for line in lines(args.lesson, (lambda: input("   (Enter shows the answer) ")) if pauses else lambda: None):
+                print(textwrap.fill(line, 100, subsequent_indent="   "))
+        except EOFError:  # Ctrl-D: enough of it
+            print()
     return 0
 
 
@@ -88,7 +98,7 @@ def _check(args: argparse.Namespace) -> int:
         write_template(path)
         print(f"{path} is written. Fill in its two functions, then type: qkv learn check {typed(path)}")
         return 0
-    findings, lines = check(path, args.seconds)
+    findings, lines = check(path, args.seconds or 20.0)
     broken = next((one for one in findings if one.state == "broken"), None)
     status = 2 if broken else int(any(one.state == "wrong" for one in findings))
     if args.json:

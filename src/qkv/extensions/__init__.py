@@ -24,6 +24,9 @@ T = TypeVar("T")
 GROUPS = ("measures", "tasks", "families", "studies", "optimizers", "sections")
 """What another package can add, each in an entry point group `qkv.GROUP`."""
 
+_imported: dict[str, tuple[object, str]] = {}
+"""`module:name` -> what it was imported as, and the sha256 of its file then: that is the code that runs."""
+
 
 def look_in(folder: Path) -> None:
     """Find modules in a folder too, here and in the worker processes that are started from here."""
@@ -55,6 +58,8 @@ def load(spec: str, setting: str) -> object:
             names = [each for each in vars(found) if not each.startswith("_")]
             raise ConfigError(f"{setting} is {spec!r}, but {unknown(f'name in {module}', name, names)}")
         found = getattr(found, part)
+    if spec not in _imported or _imported[spec][0] is not found:
+        _imported[spec] = found, _sha256(found)
     return found
 
 
@@ -71,21 +76,33 @@ def spec_of(thing: Callable[..., object], setting: str) -> str:
 
 def hashes(specs: Mapping[str, object]) -> dict[str, str]:
     """`module:name` -> sha256 of the file that it is in, of each that has one."""
-    found = {}
+    found = {spec: _sha256(thing) for spec, thing in specs.items()}
     for spec, thing in specs.items():
-        with contextlib.suppress(OSError, TypeError):
-            found[spec] = hashlib.sha256(Path(inspect.getfile(thing)).read_bytes()).hexdigest()  # type: ignore[arg-type]
-    return found
+        _imported.setdefault(spec, (thing, found[spec]))
+    return {spec: sha256 for spec, sha256 in found.items() if sha256}
+
+
+def _sha256(thing: object) -> str:
+    """Of the file that it is in, as that is now; empty where it has none."""
+    with contextlib.suppress(OSError, TypeError):
+        return hashlib.sha256(Path(inspect.getfile(thing)).read_bytes()).hexdigest()  # type: ignore[arg-type]
+    return ""
 
 
 def check_same(of: str, made: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Make sure that code is the one that something was trained with. Raises RunFolderError."""
+    """Make sure that code is the one that something was trained with, and the one that was imported here.
+
+    Raises RunFolderError, and ConfigError where a file was changed after its code was imported, which still runs.
+    """
     for spec, sha256 in made.items():
         if now.get(spec, sha256) != sha256:
             raise RunFolderError(
                 f"{of} was trained with {spec} as of sha256 {sha256[:16]}..., and its file is now"
                 f" {now[spec][:16]}...; bring the old file back, or train again"
             )
+    for spec, sha256 in now.items():
+        if _imported[spec][1] != sha256:
+            raise ConfigError(f"the file of {spec} was changed after this Python imported it; start Python again")
 
 
 @cache

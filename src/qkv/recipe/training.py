@@ -25,7 +25,8 @@ from qkv.changes import parse_changes
 from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
 from qkv.errors import ConfigError, Interrupted, RunFolderError, typed
-from qkv.folder.run_folder import RunFolder
+from qkv.extensions import check_same
+from qkv.folder.run_folder import RunFolder, read_json
 from qkv.folder.staging import check_elsewhere, staged
 from qkv.folder.verified import check_file
 from qkv.inspection.answers.agreement import passes
@@ -446,7 +447,7 @@ class _Session:
             | {"data": {"name": corpus.name, "sha256": corpus.sha256, "split": corpus.rule}}
             | {"receipt": corpus.receipt.as_json()}
             | {"parent": config.from_run, "summary": facts, "null": null}
-            | ({"code": code} if (code := code_of(config)) else {})
+            | ({"code": code} if (code := read_json(self.folder.path / "source.json").get("code")) else {})
         )
 
     @property
@@ -666,5 +667,6 @@ def _write_data_facts(folder: RunFolder, corpus: Data, config: RunConfig) -> Non
         for name, content in corpus.tokenizer.files().items():
             folder.write(name, content)
     code = code_of(config)
+    check_same(str(folder.path), code, code)
     facts: JsonObject = {"name": corpus.name, "sha256": corpus.sha256} | ({"code": code} if code else {})
     folder.write("source.json", json.dumps(facts) + "\n")

@@ -9,8 +9,9 @@ const panel = h("aside.course", { "aria-labelledby": "course-title" });
 const state = { lesson: null, step: 0, chosen: "" };
 const find = (selector) => /** @type {HTMLInputElement | null} */ (document.querySelector(selector));
 
-// The slider at the first or the last step of the training.
+// The slider at the first or the last step of the model that came with the page, whose numbers the answers tell.
 function slide(at) {
+  find("#back")?.click();
   const range = find('input[type="range"]');
   if (!range) return;
   range.value = at === "first" ? range.min : range.max;

@@ -8,7 +8,7 @@ import { fixed, token as spelled, whole } from "../static/format.js";
 import { onTheme } from "../static/theme.js";
 import { catalogue, Transformer } from "../play/engine/transformer.js";
 import { retraining } from "./retrain.js";
-import { trace } from "./trace.js";
+import { read, trace } from "./trace.js";
 import { drawWalk } from "./walk.js";
 
 const FIRST = { word: "the queen sees the cat and she sings now.", char: "the queen sings" };
@@ -27,20 +27,13 @@ function misfit(model) {
 const sizesOf = ({ settings: { d_vocab, d_model, d_mlp, n_layers, n_heads, n_ctx } }) => ({ d_vocab, d_model, d_mlp, n_layers, n_heads, n_ctx });
 const wiringOf = ({ settings }) => ({ positions: settings.positions === "learned", scale: settings.scale, skip: settings.skip, shared: sharesKeys(settings), norms: settings.norm !== "none", tied: settings.tied });
 
-// Words and signs of a text as the model's tokens -> { ids, unknown }
-function read(text, { tokens, kind }) {
-  const found = kind === "word" ? text.match(/[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) ?? [] : [...text];
-  const at = (word) => [word, word.toLowerCase()].map((w) => tokens.indexOf(w)).find((id) => id >= 0) ?? -1;
-  return { ids: found.map(at).filter((id) => id >= 0), unknown: found.filter((word) => at(word) < 0) };
-}
-
 function open(learned) {
   const names = learned.tokens.map(spelled);
   const packed = Object.fromEntries(Object.entries(learned.weights).map(([address, array]) => [address, unpack(array)]));
   const sizes = sizesOf(learned);
   const shipped = learned.steps.map((step, s) => ({ step, wiring: wiringOf(learned), held: {}, load: (model) => model.entries.forEach(({ address }) => model.W[address].set(packed[address].part(s))) }));
   const state = { snapshots: shipped, at: learned.text ? stepIndex(learned.steps, FIRST_STEP) : shipped.length - 1, ids: [], i: 5, head: 0, live: false }; // token 5 is the “and” of the first sentence
-  let model = new Transformer(sizes, shipped[0].wiring, sizes.n_ctx);
+  let [model, stop] = [new Transformer(sizes, shipped[0].wiring, sizes.n_ctx), () => {}];
 
   const known = read(FIRST[learned.kind], learned).ids.length > 1;
   const box = h("input", { type: "text", id: "sentence", value: known ? FIRST[learned.kind] : learned.tokens.slice(1, 9).join(learned.kind === "word" ? " " : ""), maxlength: 400, oninput: () => answer() });
@@ -49,7 +42,7 @@ function open(learned) {
   const heads = h("div.words", { role: "group", "aria-label": "head" });
   const range = h("input", { type: "range", min: 0, "aria-label": "step of the training", oninput: () => ((state.at = Number(range.value)), draw()) });
   const now = h("output.step-now");
-  const back = h("button.quiet", { type: "button", hidden: true, onclick: () => (Object.assign(state, { snapshots: shipped, at: shipped.length - 1, live: false }), draw()) }, "back to the model that came with the page");
+  const back = h("button.quiet", { type: "button", id: "back", hidden: true, onclick: () => (stop(), Object.assign(state, { snapshots: shipped, at: shipped.length - 1, live: false }), draw()) }, "back to the model that came with the page");
   const walk = h("div.walk");
   const host = document.getElementById("model");
   clear(host).append(h("div.entry-row", null, h("label", { for: "sentence" }, "Your sentence"), box), note,
@@ -102,7 +95,7 @@ function open(learned) {
   if (learned.text) {
     const base = { tokens: learned.tokens.map((_, id) => letter(id)), sizes, text: read(learned.text, learned).ids.map(letter).join(""),
       weights: Object.fromEntries(catalogue(sizes, shipped[0].wiring).map(({ address }) => [address, Float64Array.from(packed[address].part(0))])) };
-    retraining(clear(place), base, () => state.ids, seen);
+    stop = retraining(clear(place), base, () => state.ids, seen);
   } else clear(place).append(h("p", null, "The page has no text of this run to train on. Without a run, it trains the model that comes with it: ", h("code", null, "qkv learn"), "."));
   // what the tests read
   Object.assign(globalThis, { learn: { state, get model() { return model; } } });

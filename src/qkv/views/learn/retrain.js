@@ -16,13 +16,14 @@ export const SWITCHES = [
   { name: "tied", value: true, label: "tie W_U to W_E", says: "with W_U tied to W_E" },
 ];
 
-// `base`: { text, tokens, sizes, weights } with tokens as single characters; `seen(step, weights, entries, wiring, held)` for each look.
+// `base`: { text, tokens, sizes, weights } with tokens as single characters; `seen(step, weights, made)` for each look; returns what stops it.
 export function retraining(host, base, sentence, seen) {
   const boxes = SWITCHES.map(({ label }) => h("input", { type: "checkbox", id: `switch-${label.replaceAll(/\W/g, "")}` }));
-  const button = h("button.primary", { type: "button", onclick: () => (running ? (running = false) : void train()) }, `Train ${STEPS} steps`);
+  const button = h("button.primary", { type: "button", onclick: () => (training ? stop() : void train()) }, `Train ${STEPS} steps`);
   const chart = h("div.chart");
   const told = h("p.told", { role: "status" });
-  let [running, race] = [false, null];
+  let [training, stopped, race] = [false, false, null]; // until the loop has ended, the workers are not another's
+  const stop = () => void (stopped = true);
 
   const arms = () => {
     const plain = { ...usual(), norms: false, rate: RATE };
@@ -32,14 +33,15 @@ export function retraining(host, base, sentence, seen) {
   async function train() {
     const { chosen, a, b } = arms();
     race ??= new Race(document.getElementById("worker").textContent);
-    running = true;
+    [training, stopped] = [true, false];
     button.textContent = "Stop";
     const lines = { a: [], b: [] };
     try {
       const made = await race.make({ task: "text", text: base.text, seed: 1, layers: 1, a, b }, base);
-      for (let taken = 0; running && taken < STEPS;) {
+      for (let taken = 0; !stopped && taken < STEPS;) {
         const stretch = Math.min(race.stretch(), STEPS - taken);
         const answers = await race.advance(stretch, sentence(), false);
+        if (stopped) break;
         taken = answers.b.taken;
         for (const arm of ["a", "b"]) lines[arm].push(...answers[arm].validations.map(({ step, loss }) => ({ step, loss })));
         seen(taken, answers.b.seen.weights, made.b);
@@ -48,7 +50,7 @@ export function retraining(host, base, sentence, seen) {
     } catch (error) {
       told.textContent = `The training stopped: ${error.message}`;
     }
-    running = false;
+    training = false;
     button.textContent = `Train ${STEPS} steps`;
   }
   function draw(lines, chosen, taken) {
@@ -61,4 +63,5 @@ export function retraining(host, base, sentence, seen) {
     told.replaceChildren(h("b.key-plain", null, "All trained"), ` (black): ${fixed(plain, 3)} nats per word. `, h("b.key-changed", null, how[0].toUpperCase() + how.slice(1)), ` (blue): ${fixed(changed, 3)}. Step ${whole(taken)} of ${whole(STEPS)}, one seed.`);
   }
   host.append(h("div.switch-row", null, boxes.map((box, i) => h("label", null, box, " ", SWITCHES[i].label)), button), told, chart);
+  return stop;
 }

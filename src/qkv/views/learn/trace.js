@@ -9,6 +9,13 @@ export const norm = (values) => Math.sqrt(dot(values, values));
 // vector [d] times the transpose of W [d, d]
 const timesTransposed = (vector, W) => vector.map((_, r) => dot(vector, W.subarray(r * vector.length, (r + 1) * vector.length)));
 
+// Words and signs of a text as the model's tokens -> { ids, unknown }; a word is what \w+ finds in qkv's tokenizers.
+export function read(text, { tokens, kind }) {
+  const found = kind === "word" ? text.match(/[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}²³¹¼½¾]+|[^\s\p{Alphabetic}\p{M}\p{Nd}\p{Pc}²³¹¼½¾]/gu) ?? [] : [...text];
+  const at = (word) => [word, word.toLowerCase()].map((w) => tokens.indexOf(w)).find((id) => id >= 0) ?? -1;
+  return { ids: found.map(at).filter((id) => id >= 0), unknown: found.filter((word) => at(word) < 0) };
+}
+
 // ids -> { loss, losses, probabilities, at(i, head) }; each position is asked for the next token, the last for none.
 export function trace(model, ids) {
   const [n, d, V] = [ids.length, model.sizes.d_model, model.sizes.d_vocab];

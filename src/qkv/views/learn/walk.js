@@ -28,9 +28,11 @@ const arrow = (kind, sign, content) => h(`div.${kind}`, null, h("span.arrow", { 
 const step = (down, up) => h("div.step", null, arrow("down", "↓", down), arrow("up", "↑", up));
 
 function matrixGradients(model, held) {
-  return ["W_Q", "W_K", "W_V"].map((name) => {
+  const { shared } = model.wiring; // one matrix receives both products
+  return (shared ? ["W_Q", "W_V"] : ["W_Q", "W_K", "W_V"]).map((name) => {
     const bar = name.toLowerCase().slice(2);
-    return h("p", null, f(`∂L/∂${name} = xᵀ ${bar}̄`), size(`∂L/∂${name}`, model.G[`L0.${name}`]), held[name] ? h("em", null, ` ${name} is ${held[name] === "identity" ? "I" : "frozen"}: this is not applied, but ${bar}̄ ${name}ᵀ still flows down.`) : null);
+    const formula = shared && name === "W_Q" ? "∂L/∂W_Q = xᵀ (q̄ + k̄), as W_K = W_Q" : `∂L/∂${name} = xᵀ ${bar}̄`;
+    return h("p", null, f(formula), size(`∂L/∂${name}`, model.G[`L0.${name}`]), held[name] ? h("em", null, ` ${name} is ${held[name] === "identity" ? "I" : "frozen"}: this is not applied, but ${bar}̄ ${name}ᵀ still flows down.`) : null);
   });
 }
 

@@ -27,7 +27,7 @@ const WRITES_EVERY = 1000; // milliseconds
 const state = fresh();
 const race = { given: null, playing: false, taken: 0, pace: 0, seen: null, curves: null, show: (id) => token(race.tokens[id]) };
 let threads, views, bar, arms, shared, lessonBox, loadBox, keepBox;
-let [turn, wroteAt] = [0, 0];
+let [turn, lap, wroteAt] = [0, 0, 0];
 /** @type {Promise<any>} */
 let busy = Promise.resolve();
 let countedFor = { key: "", baselines: [], counts: new Float64Array(0) };
@@ -114,21 +114,22 @@ function take(answers) {
 
 async function play() {
   if (race.playing) return pause();
-  const mine = turn;
+  const [mine, own] = [turn, ++lap]; // a loop that still waits when it is paused and played again ends there
+  const current = () => mine === turn && own === lap;
   race.playing = true;
   bar.draw(race);
   const lane = document.getElementById("race"); // who starts it from above wants to see it run
   if (lane.getBoundingClientRect().top > 0.7 * innerHeight) lane.scrollIntoView();
   const waits = { 1: 1000, 5: 200 };
-  while (race.playing && mine === turn) {
+  while (race.playing && current()) {
     const slow = waits[state.speed];
     const [began, before] = [performance.now(), race.taken];
     await (busy = advance(slow ? 1 : threads.stretch(), false));
     const rest = slow ? slow - (performance.now() - began) : 0;
     await new Promise((done) => setTimeout(done, Math.max(0, rest)));
-    if (mine === turn) paced(race.taken - before, began);
+    if (current()) paced(race.taken - before, began);
   }
-  if (mine === turn) remember();
+  if (current()) remember();
 }
 
 async function oneStep() {
