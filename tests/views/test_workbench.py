@@ -331,7 +331,7 @@ def test_a_list_that_was_opened_in_the_background_is_that_of_now(look, copy, sou
         page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => !window.seen })")
         page.goto(f"http://127.0.0.1:{port}/")
         lead = page.locator("p.lead")
-        expect(lead).to_contain_text("1 run. Losses are the lowest on validation data, in nats per token (of labeled data per text")
+        expect(lead).to_contain_text("1 run. Losses are the lowest on validation data, in nats per token (of labeled")
         shutil.copytree(source, copy / "two")
         page.wait_for_timeout(2000)  # the server has seen it
         page.evaluate("window.seen = true; document.dispatchEvent(new Event('visibilitychange'))")
