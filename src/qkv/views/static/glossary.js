@@ -27,7 +27,7 @@ export const MEANINGS = {
   norm: "The length of a vector or matrix: the square root of the sum of its squares.",
   pattern: "The attention weights: the softmax of the scores. Each row sums to 1.",
   perplexity: "e to the loss: among how many equally likely tokens the model still chooses.",
-  "random-label control": "The same training on random labels: what moves as much there has not learned anything from the data.",
+  "random-label control": "The same training with labels drawn uniformly at every step: what moves as much there has not learned anything from the data.",
   "rank correlation": "How far two orders agree: 1 the same order, 0 unrelated, −1 reversed.",
   "residual stream": "The vector of a token that runs through all layers; each attention and MLP adds to it.",
   scores: "q · k, scaled: how well a query fits a key, before the softmax.",
