@@ -42,6 +42,11 @@ class CheckedModules(MetaPathFinder):
         return spec
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes name no test: compressed ones hold the time, and two processes would then collect different tests."""
+    return argname if isinstance(val, bytes) else None
+
+
 def check_module(module: ModuleType) -> None:
     """Check every function and method of a module that names a shape in its signature."""
     own = [thing for thing in vars(module).values() if getattr(thing, "__module__", "") == module.__name__]
