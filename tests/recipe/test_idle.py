@@ -93,7 +93,14 @@ CASES = (  # what was asked for, the setting that changes nothing, what is said 
     ({"preset": "bloem"}, "d_mlp=32", "has no effect with mlp=none; leave it out, or add --set mlp=gelu"),
     ({"preset": "bloem"}, "norm_eps=0.1", "has no effect with norm=none; leave it out, or add --set norm=layer"),
     ({"preset": "bloem"}, "norm_place=post", "has no effect with norm=none; leave it out, or add --set norm=layer"),
-    ({"preset": "lstm"}, "bias=true", "has no effect with mixer=lstm, attention_bias=same, norm=none and mlp=none,"),
+    ({"preset": "lstm"}, "bias=true", "has no effect with mixer=lstm, attention_bias=same, norm=none, norm_bias=same,"),
+    ({"set": {"attention_bias": "all", "mlp_bias": "all"}}, "bias=true", "attention_bias=all, norm=rms, norm_bias=same"),
+    ({}, "norm_bias=all", "has no effect with norm=rms, which has no biases; leave it out, or add --set norm=layer"),
+    ({"set": {"mlp": "none"}}, "mlp_bias=all", "has no effect with mlp=none; leave it out, or add --set mlp=gelu"),
+    ({"set": {"score_factor": 0.5}}, "scale=false", "has no effect with score_factor=0.5, which scores are multiplied"),
+    ({}, "window=8", "has no effect with n_ctx=8: no layer sees more positions anyway; leave it out, or give a smaller"),
+    ({"set": {"window": 4}}, "window_layers=f", "has no effect with n_layers=1, none of which is windowed; leave it"),
+    ({"set": {"rope_layers": "n"}}, "rope_base=50", "has no effect with rope_layers=n, by which no layer is turned;"),
     ({"task": "classify"}, "tied=true", "has no effect with --task classify, whose output is W_cls and not W_U; leave"),
     ({"preset": "bag"}, "rope_base=50", "has no effect with mixer=mean, which has no rotary positions; leave it out"),
     ({"preset": "gpt2"}, "rope_base=50", "has no effect with positions=learned; leave it out, or add --set positions"),
@@ -203,6 +210,7 @@ BASES = (
 )
 OTHERS = {  # another value of each setting that is a number, and of those that a row speaks of
     "d_mlp": 20, "n_types": 3, "norm_place": "post", "norm_eps": 0.5, "bias": True, "tied": True, "rope_base": 50.0,
+    "scale": False, "window": 99, "window_rope_base": 50.0, "rope_share": 0.5,
     "rope_scaling.factor": 4.0, "slow": 0.5, "fast": 9.0, "original_ctx": 8, "stretch": 2.0, "whole_pairs": False,
     "beta1": 0.1, "beta2": 0.1, "optimizer.eps": 0.5, "momentum": 0.1, "muon_lr": 0.5, "optimizer.lr": 0.5,
     "embed_factor": 0.1, "weight_decay": 0.7, "clip": 1e-3, "warmup_steps": 9, "decay_share": 0.0, "dropout": 0.4,

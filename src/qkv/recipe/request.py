@@ -55,7 +55,7 @@ OPTIONS = {
     **{name: f"--{name}" for name in ("task", "preset", "seed", "watch")},
     "from_run": "--from",
     "changes": "--change",
-    **dict.fromkeys(("imported", "watched", "model.kind", "model.classes"), ""),
+    **dict.fromkeys(("imported", "history", "watched", "model.kind", "model.classes"), ""),
     **{f"model.patches.{name}": "" for name in ("height", "width", "channels")},
     "training.minutes": "--minutes",
     "training.until_loss": "--until-loss",

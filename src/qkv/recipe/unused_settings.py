@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from qkv.errors import ConfigError
 from qkv.instruments.schedule import KINDS
+from qkv.models.layout import Layout
 from qkv.recipe.config import RunConfig
 from qkv.tasks import find_task
 from qkv.training.optimizers import settings_of
@@ -55,8 +56,14 @@ def _attends(config: RunConfig) -> bool:
 def _has_biases(config: RunConfig) -> bool:
     """Whether `bias` makes any parameter: in attention, an MLP, a LayerNorm, or where a kind of model has its own."""
     layout = config.model.layout
-    inside = (_attends(config) and layout.attention_bias == "same") or layout.mlp != "none" or layout.norm == "layer"
-    return inside or config.model.kind in ("MaskedLM", "ImageClassifier")
+    attends, mlp, norm = _attends(config), layout.mlp != "none", layout.norm == "layer"
+    said = (attends and layout.attention_bias, mlp and layout.mlp_bias, norm and layout.norm_bias)
+    return "same" in said or bool(config.model.sizes.d_embed) or config.model.kind in ("MaskedLM", "ImageClassifier")
+
+
+def _some_layer(config: RunConfig, has: Callable[[Layout, int], bool]) -> bool:
+    """Whether any layer of the model is so."""
+    return any(has(config.model.layout, layer) for layer in range(config.model.sizes.n_layers))
 
 
 def _moves_by_pixels(config: RunConfig) -> bool:
@@ -107,14 +114,30 @@ UNUSED = (
     Unused(("model.layout.norm_eps",), lambda c: c.model.layout.norm == "none" and not c.model.layout.qk_norm,
            "norm=none", _NORM),
     Unused(("model.layout.bias",), lambda c: c.model.layout.bias and not _has_biases(c),
-           "mixer={model.layout.mixer}, attention_bias={model.layout.attention_bias}, norm={model.layout.norm} and"
-           " mlp=none, none of which has a bias by it"),
+           "mixer={model.layout.mixer}, attention_bias={model.layout.attention_bias}, norm={model.layout.norm},"
+           " norm_bias={model.layout.norm_bias}, mlp={model.layout.mlp} and mlp_bias={model.layout.mlp_bias}, none of"
+           " which has a bias by it"),
+    Unused(("model.layout.norm_bias",), lambda c: c.model.layout.norm_bias == "all" and c.model.layout.norm != "layer",
+           "norm={model.layout.norm}, which has no biases", _NORM),
+    Unused(("model.layout.mlp_bias",), lambda c: c.model.layout.mlp_bias == "all" and c.model.layout.mlp == "none",
+           "mlp=none", "add --set mlp=gelu"),
+    Unused(("model.layout.scale",), lambda c: c.model.layout.score_factor,
+           "score_factor={model.layout.score_factor}, which scores are multiplied by instead"),
+    Unused(("model.layout.window",), lambda c: c.model.layout.window >= c.model.sizes.n_ctx
+           and not c.model.layout.window_rope_base,
+           "n_ctx={model.sizes.n_ctx}: no layer sees more positions anyway", "give a smaller one"),
+    Unused(_table("model.layout", "window_layers window_rope_base"),
+           lambda c: c.model.layout.window and not _some_layer(c, Layout.windowed),
+           "n_layers={model.sizes.n_layers}, none of which is windowed", "set window_layers to w"),
     Unused(("model.layout.tied",), lambda c: c.model.layout.tied and c.model.kind in _CLASSIFIERS,
            "--task {task}, whose output is W_cls and not W_U"),
     Unused(("model.layout.rope_base", *_SCALING), lambda c: not _attends(c),
            "mixer={model.layout.mixer}, which has no rotary positions"),
     Unused(("model.layout.rope_base", *_SCALING), lambda c: c.model.layout.positions != "rotary",
            "positions={model.layout.positions}", "add --set positions=rotary"),
+    Unused(("model.layout.rope_share", "model.layout.rope_base", *_SCALING),
+           lambda c: c.model.layout.positions == "rotary" and not _some_layer(c, Layout.turned),
+           "rope_layers={model.layout.rope_layers}, by which no layer is turned", "set that to r"),
     Unused(_SCALING, _is_image, "--task image: it is for longer texts"),
     Unused(_SCALING[:1], lambda c: c.model.layout.rope_scaling.kind == "none",
            "rope_scaling.kind=none", "add --set rope_scaling.kind=linear"),

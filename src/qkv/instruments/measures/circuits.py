@@ -40,7 +40,7 @@ MEASURES = (
         source="elementary; Saponati et al. 2025, The underlying structures of self-attention (arXiv 2502.10927)",
         property_of="function",
         null="0.5 for independent random W_Q and W_K.",
-        decision="Whether W_Q and W_K could be one matrix: near 1 they could.",
+        decision="Whether W_Q and W_K could be one matrix: near 1 they could, if QK has no negative eigenvalues.",
         of_circuit=lambda reading: reading.symmetric,
     ),
 )
