@@ -21,10 +21,12 @@ import sys
 import textwrap
 import tomllib
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from importlib import import_module
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,8 @@ from qkv.changes import OPS
 from qkv.cli import command_parser
 from qkv.commands import COMMANDS
 from qkv.commands.doctor import EXTRAS
+from qkv.config import Table, leaves, to_dict
+from qkv.data.config import DataConfig
 from qkv.inspection.answers.agreement import CLAIMS, DEFAULT_CLAIMS
 from qkv.installing import PUBLIC_ADDRESS
 from qkv.instruments.ledger import EARNED, EARNED_ROWS, ROW_GRADIENT
@@ -42,11 +46,13 @@ from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, MODULES
 from qkv.instruments.schedule import KINDS, LEVELS
 from qkv.interop import FAMILIES
 from qkv.interop.families import BY_KEY, BY_TYPE
+from qkv.kernels.elementwise import Kernels
+from qkv.laws import SHORT, SIZE_LAWS, Budget, bytes_worth_reading, labelled_law, labelled_options, scale_law
 from qkv.models.addresses import ACTIVATIONS, CIRCUITS, GROUPS
 from qkv.models.parts import KINDS as MATRICES
-from qkv.presets import OTHER_OPTIMIZERS, PRESETS
+from qkv.presets import OTHER_OPTIMIZERS, PRESETS, model_config
 from qkv.recipe.config import RunConfig
-from qkv.recipe.request import OPTIONS
+from qkv.recipe.request import OPTIONS, training_config
 from qkv.studies.engine.archive import ARCHIVE
 from qkv.studies.engine.assembly import preset_of
 from qkv.studies.engine.store import read_rows
@@ -61,7 +67,9 @@ from qkv.studies.ladder.result import (
 from qkv.studies.question import Ask, Question
 from qkv.studies.questions import questions
 from qkv.studies.verdict.sentences import judged_again, two_digits
+from qkv.tasks import TASKS
 from qkv.tasks.evaluation import student_t, wilson
+from qkv.training import precision
 from qkv.training.config import OptimizerConfig
 from qkv.views.report.playground import playground
 from qkv.views.study.ladder import ladder_svg
@@ -120,6 +128,12 @@ def presets_page() -> str:
         "",
         *(f"- {_optimizer_sentence(kind, one)}" for kind, one in OTHER_OPTIMIZERS.items()),
         "",
+        "The size law of a task replaces some of these, and of the preset's own settings:",
+        "",
+        *_law_sentences(),
+        "",
+        "`config.toml` holds the settings of a run.",
+        "",
         "| preset | what | stacks |",
         "|---|---|---|",
     ]
@@ -137,6 +151,28 @@ def presets_page() -> str:
 def _optimizer_sentence(kind: str, one: OptimizerConfig) -> str:
     rates = f"`lr` {one.lr:g}" + (f", `muon_lr` {one.muon_lr:g}" if kind == "muon" else "")
     return f"`{kind}`: {rates}, `weight_decay` {one.weight_decay:g}, `clip` {one.clip:g}"
+
+
+def _law_sentences() -> list[str]:
+    """Which settings of optimizers the size laws replace, and by what."""
+    short = PRESETS["modern"].optimizer_for(9, "muon")
+    brief = {"muon_lr": short.muon_lr, "momentum": short.momentum}
+    steps, timed = (scale_law(20_000, one, 2.0).optimizer["muon"] for one in (Budget(steps=9), Budget(minutes=5)))
+    labels, more = (labelled_law(100_000, one, 2.0).optimizer for one in (Budget(steps=9), Budget(body_layers=1)))
+    own = {name: labels["muon"][name] for name in ("lr", "muon_lr", "weight_decay", "eps")}
+    return [
+        "- `muon` on texts of 20,000 training tokens or more (tasks causal and masked):",
+        f"  {_values(steps)}. If a causal run has a time budget and the law sets dropout,",
+        f"  also `weight_decay` {timed['weight_decay']:g}. With `--until-loss`, the values depend on the target.",
+        f"- `muon` on labeled texts, tags and questions: {_values(own)},",
+        "  and an `embed_factor` that falls with the number of steps. If such a run starts from another (`--from`),",
+        f"  `eps` is not replaced, and `adamw` has `lr` {more['adamw']['lr']:g}.",
+        f"- `muon` elsewhere, with `--steps` below {SHORT}: {_values(brief)}.",
+    ]
+
+
+def _values(settings: Mapping[str, float]) -> str:
+    return ", ".join(f"`{name}` {value:g}" for name, value in settings.items())
 
 
 def measures_page() -> str:
@@ -235,13 +271,16 @@ def settings_page() -> str:
     lines = ["# Settings", NOTE]
     lines += [
         "These settings are changed by `--set path=value`, or by `set=` in `qkv.train`. The tables are those of a",
-        "run's",
-        "`config.toml`. You may shorten a path to its last parts if they name one setting: `--set d_model=128`.",
+        "run's `config.toml`. You may shorten a path to its last parts if they name one setting: `--set d_model=128`.",
         "",
-        "If no default is given, qkv chooses the value from the preset, the text and the machine, and writes it into",
-        "`config.toml`. An option next to the type is the only way to give that setting. *Found* means that you cannot",
-        "set it. A setting that would have no effect is refused, with the reason and what to type.",
+        "A default is given if it is the same for every task, preset, text, budget and machine, without `--from`.",
+        "Otherwise qkv chooses the value and writes it into `config.toml`. Defaults of `watching` are those of",
+        "`--watch light`.",
+        "",
+        "An option next to the type is the only way to give that setting. *Found* means that you cannot set it. If qkv",
+        "knows that a setting would have no effect, it refuses it, with the reason and what to type.",
     ]
+    chosen = _chosen()
     for path, table in _tables(RunConfig):
         lines += [
             "",
@@ -255,12 +294,63 @@ def settings_page() -> str:
         for field in dataclasses.fields(table):
             if dataclasses.is_dataclass(_plain(typing.get_type_hints(table)[field.name])):
                 continue
-            default = "" if field.default is dataclasses.MISSING else f"`{_shown(field.default)}`"
-            option = OPTIONS.get(f"{path}.{field.name}".lstrip("."))
+            whole = f"{path}.{field.name}".lstrip(".")
+            is_stated = field.default is not dataclasses.MISSING and whole not in chosen
+            default = f"`{_shown(field.default)}`" if is_stated else ""
+            option = OPTIONS.get(whole)
             given = "" if option is None else f", `{option}`" if option else ", *found*"
             cells = [f"`{field.name}`", f"`{_type(table, field.name)}`{given}", default, said.get(field.name, "")]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join([*lines, ""])
+
+
+def _chosen() -> set[str]:
+    """Settings that have a default and are given another value by some preset, task, law or machine."""
+    chosen = {f"machine.{name}" for name in _machine_words()}
+    chosen |= {f"machine.kernels.{field.name}" for field in dataclasses.fields(Kernels)}
+    usual = {
+        f"{path}.{field.name}".lstrip("."): _shown(field.default)
+        for path, table in _tables(RunConfig)
+        for field in dataclasses.fields(table)
+    }
+    for budget, made in _plain_tables():
+        given = {path for path, value in leaves(made) if _shown(value) != usual.get(path, _shown(value))}
+        chosen |= {path for path in given if budget == Budget() or not OPTIONS.get(path)}
+    return chosen
+
+
+def _machine_words() -> list[str]:
+    """Settings of a machine that are chosen on it: words of `resolve` that may be automatic, and what is measured."""
+    words = inspect.signature(precision.resolve).parameters.values()
+    automatic = [word.name for word in words if word.default != getattr(precision.Machine, word.name)]
+    return [
+        *automatic,
+        *(f.name for f in dataclasses.fields(precision.Machine) if hasattr(precision, f"{f.name}_here")),
+    ]
+
+
+def _plain_tables() -> Iterator[tuple[Budget, Table]]:
+    """What presets and laws make of tasks, sources and budgets of many sizes: (budget, tables of config.toml)."""
+    data: Any = SimpleNamespace(tokenizer=SimpleNamespace(d_vocab=500), shape=(3, 9, 12), level=(0.4, 0.3))
+    budgets = (Budget(), Budget(steps=9), Budget(minutes=0.5), Budget(minutes=60), Budget(until_loss=1.2))
+    yield from ((Budget(), {"changes": list(preset.changes)}) for preset in PRESETS.values())
+    presets = [
+        dataclasses.replace(preset, matches="") for preset in PRESETS.values()
+    ]  # another width, and slow to find
+    for task, budget, preset in product(TASKS.values(), budgets, presets):
+        if task.stack not in preset.stacks:
+            continue
+        options = {"labels": labelled_options(3)} if task.label_column else {}
+        read = DataConfig(tokenizer=task.tokenizer, train_bytes=bytes_worth_reading(budget.minutes), **options)
+        classes = ("a", "b") if task.model_kind.endswith("Classifier") else ()
+        for n in (1_000, 100_000, 10_000_000):
+            scale = SIZE_LAWS[task.size_law](n, budget, 2.0)
+            sizes = task.model_sizes(data)
+            model = model_config(
+                preset, task.model_kind, sizes["d_vocab"], scale, sizes, classes, task.patches(data)
+            ).resolved()
+            training = training_config(preset, scale, budget, model.sizes)
+            yield budget, {name: to_dict(of) for name, of in (("data", read), ("model", model), ("training", training))}
 
 
 def _tables(cls: type, path: str = "") -> list[tuple[str, type]]:

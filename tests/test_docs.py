@@ -19,7 +19,11 @@ import pytest
 import qkv
 from qkv.cli import command_parser
 from qkv.commands import COMMANDS
+from qkv.config import flat
 from qkv.errors import QkvError
+from qkv.presets import PRESETS
+from qkv.recipe.request import Request, resolve
+from qkv.tasks import find_task
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -48,6 +52,28 @@ def generate():
 
 def test_generated_pages_are_fresh(generate):
     assert generate.stale() == [], "run: make docs"
+
+
+@pytest.mark.parametrize("task", ["causal", "masked", "classify"])
+@pytest.mark.parametrize("minutes", [None, 0.5])
+def test_a_default_of_the_settings_page_is_what_a_run_gets_that_sets_nothing(task, minutes, tmp_path):
+    page, stated = (DOCS / "settings.md").read_text(encoding="utf-8"), {}
+    for table, rows in re.findall(r"^## (.*)$([^#]*)", page, flags=re.M):
+        for name, default in re.findall(r"^\| `(\w+)` \| .*? \| `(.*?)` \|", rows, flags=re.M):
+            stated["" if table == "The run" else f"{table}.", name] = default
+    labels = "".join(f"the {'good' if i % 2 else 'bad'} one of {i}\t{i % 2}\n" for i in range(3_000))
+    source = tmp_path / f"a.{'tsv' if task == 'classify' else 'txt'}"
+    source.write_text(f"text\tlabel\n{labels}" if task == "classify" else labels, encoding="utf-8")
+    budget = {"steps": 2} if minutes is None else {"minutes": minutes}
+    assert len(stated) > 60
+    for preset in [name for name, one in PRESETS.items() if find_task(task).stack in one.stacks and not one.matches]:
+        asked = Request(source=str(source), task=task, preset=preset, tokenizer="char", **budget)
+        made = flat(resolve(asked, None)[0])
+        options = {"source": made["data.source"], "steps": made["training.schedule.steps"]}
+        for (table, name), default in stated.items():
+            if f"{table}{name}" in made and name not in options:
+                found = str(made[table + name])
+                assert {"True": "true", "False": "false", "": '""'}.get(found, found) == default, (preset, table, name)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -76,7 +76,7 @@ class DataConfig:
     source: str = ""
     """A text file, folder or table (each may be gzipped); empty means the corpus inside the user's own Python."""
     tokenizer: str = ""
-    """A kind (char, byte, word, bpe, wordpiece, unigram) or a file or folder that holds one; empty means bpe."""
+    """A kind (char, byte, word, bpe, wordpiece, unigram) or a file or folder that holds one; each task has its own."""
     vocab: int = 0
     """Size of the vocabulary to fit, special tokens included; 0 means that of `tokenizers.tokenizer.vocabulary_law`."""
     val: str = ""

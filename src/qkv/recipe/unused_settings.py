@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from qkv.errors import ConfigError
 from qkv.instruments.schedule import KINDS
-from qkv.models.layout import Layout
 from qkv.recipe.config import RunConfig
 from qkv.tasks import find_task
 from qkv.training.optimizers import settings_of
@@ -40,6 +39,7 @@ def _table(prefix: str, names: str) -> tuple[str, ...]:
 _CLASSIFIERS = ("Classifier", "CausalClassifier")
 _PLAIN_TEXT = ("CausalLM", "MaskedLM")
 _SCALING = _table("model.layout.rope_scaling", "factor slow fast original_ctx stretch whole_pairs")
+_ROTARY = ("model.layout.rope_base", "model.layout.rope_share", *_SCALING)
 _OF_HEADS = _table("watching", "circuits attention head_spectra")
 _TEACHERS = _table("training.teaching", "teacher_dropout teacher_embed_factor joined")
 _NOT_TAUGHT, _NORM = "--task {task}, which does not learn from teachers", "add --set norm=layer"
@@ -59,11 +59,6 @@ def _has_biases(config: RunConfig) -> bool:
     attends, mlp, norm = _attends(config), layout.mlp != "none", layout.norm == "layer"
     said = (attends and layout.attention_bias, mlp and layout.mlp_bias, norm and layout.norm_bias)
     return "same" in said or bool(config.model.sizes.d_embed) or config.model.kind in ("MaskedLM", "ImageClassifier")
-
-
-def _some_layer(config: RunConfig, has: Callable[[Layout, int], bool]) -> bool:
-    """Whether any layer of the model is so."""
-    return any(has(config.model.layout, layer) for layer in range(config.model.sizes.n_layers))
 
 
 def _moves_by_pixels(config: RunConfig) -> bool:
@@ -107,7 +102,8 @@ UNUSED = (
            "images of {model.patches.width} x {model.patches.height} pixels, of which that is less than half a pixel",
            "give a larger one"),
     # model
-    Unused(("model.sizes.d_mlp",), lambda c: c.model.layout.mlp == "none", "mlp=none", "add --set mlp=gelu"),
+    Unused(("model.sizes.d_mlp", "model.layout.mlp_bias"), lambda c: c.model.layout.mlp == "none",
+           "mlp=none", "add --set mlp=gelu"),
     Unused(("model.sizes.n_types",), lambda c: c.model.sizes.n_types and _is_image(c),
            "--task image, which reads no text"),
     Unused(("model.layout.norm_place",), lambda c: c.model.layout.norm == "none", "norm=none", _NORM),
@@ -119,24 +115,22 @@ UNUSED = (
            " which has a bias by it"),
     Unused(("model.layout.norm_bias",), lambda c: c.model.layout.norm_bias == "all" and c.model.layout.norm != "layer",
            "norm={model.layout.norm}, which has no biases", _NORM),
-    Unused(("model.layout.mlp_bias",), lambda c: c.model.layout.mlp_bias == "all" and c.model.layout.mlp == "none",
-           "mlp=none", "add --set mlp=gelu"),
     Unused(("model.layout.scale",), lambda c: c.model.layout.score_factor,
            "score_factor={model.layout.score_factor}, which scores are multiplied by instead"),
     Unused(("model.layout.window",), lambda c: c.model.layout.window >= c.model.sizes.n_ctx
            and not c.model.layout.window_rope_base,
            "n_ctx={model.sizes.n_ctx}: no layer sees more positions anyway", "give a smaller one"),
     Unused(_table("model.layout", "window_layers window_rope_base"),
-           lambda c: c.model.layout.window and not _some_layer(c, Layout.windowed),
+           lambda c: c.model.layout.window and not any(map(c.model.layout.windowed, range(c.model.sizes.n_layers))),
            "n_layers={model.sizes.n_layers}, none of which is windowed", "set window_layers to w"),
     Unused(("model.layout.tied",), lambda c: c.model.layout.tied and c.model.kind in _CLASSIFIERS,
            "--task {task}, whose output is W_cls and not W_U"),
-    Unused(("model.layout.rope_base", *_SCALING), lambda c: not _attends(c),
+    Unused(_ROTARY, lambda c: not _attends(c),
            "mixer={model.layout.mixer}, which has no rotary positions"),
-    Unused(("model.layout.rope_base", *_SCALING), lambda c: c.model.layout.positions != "rotary",
+    Unused(_ROTARY, lambda c: c.model.layout.positions != "rotary",
            "positions={model.layout.positions}", "add --set positions=rotary"),
-    Unused(("model.layout.rope_share", "model.layout.rope_base", *_SCALING),
-           lambda c: c.model.layout.positions == "rotary" and not _some_layer(c, Layout.turned),
+    Unused(_ROTARY,
+           lambda c: not any(map(c.model.layout.turned, range(c.model.sizes.n_layers))),
            "rope_layers={model.layout.rope_layers}, by which no layer is turned", "set that to r"),
     Unused(_SCALING, _is_image, "--task image: it is for longer texts"),
     Unused(_SCALING[:1], lambda c: c.model.layout.rope_scaling.kind == "none",

@@ -51,8 +51,8 @@ MEASURES = (
         source="Bjorck and Golub 1973 (principal angles)",
         property_of="function",
         null="acos sqrt(d_head / d_model) for random matrices: 60 degrees with four heads, 69 with eight.",
-        decision="Whether three matrices are three roles: at 0 degrees W_V could be W_K, with another W_O; W_Q = W_K M could "
-        "only if M is symmetric and positive semidefinite.",
+        decision="Whether three matrices are three roles: at 0 degrees W_V could be W_K, with another W_O; "
+        "W_Q = W_K M only if M is symmetric and positive semidefinite.",
     ),
     Measure(
         name="angle_to_q",
