@@ -340,7 +340,7 @@ def _plain_tables() -> Iterator[tuple[Budget, Table]]:
     for task, budget, preset in product(TASKS.values(), budgets, presets):
         if task.stack not in preset.stacks:
             continue
-        options = {"labels": labelled_options(3)} if task.label_column else {}
+        options: dict[str, Any] = {"labels": labelled_options(3)} if task.label_column else {}
         read = DataConfig(tokenizer=task.tokenizer, train_bytes=bytes_worth_reading(budget.minutes), **options)
         classes = ("a", "b") if task.model_kind.endswith("Classifier") else ()
         for n in (1_000, 100_000, 10_000_000):

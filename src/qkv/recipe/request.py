@@ -120,9 +120,7 @@ class Request:
             raise ConfigError(unknown("value of --on-spike", self.on_spike, ON_SPIKE))
         object.__setattr__(self, "set", dict(as_written(name, value) for name, value in self.set.items()))
         for name in self.set:
-            matches = _paths_of(name)
-            if len(matches) == 1 and matches[0] in OPTIONS:
-                option = OPTIONS[matches[0]]
+            if (option := OPTIONS.get(_path_of(name))) is not None:
                 how = f"give {option} {self.set[name]}" if option else "leave it out"
                 raise ConfigError(f"{name} cannot be set by --set; {how}")
         self.given()
@@ -130,7 +128,7 @@ class Request:
             raise ConfigError(f"seed is {self.seed}; expected a whole number of at least 0")
         if self.watch is not None:
             share = watch_word(self.watch) not in LEVELS
-            if share and any(path.startswith("watching.") for name in self.set for path in _paths_of(name)):
+            if share and any(_path_of(name).startswith("watching.") for name in self.set):
                 raise ConfigError(
                     f"--watch {self.watch} chooses the intervals of watching; set them with --watch light"
                 )
@@ -140,8 +138,7 @@ class Request:
             raise ConfigError("--extend trains a finished run longer; name it: qkv train --from RUN --extend STEPS")
         for name in ("steps", "minutes", "until_loss"):
             if getattr(self, name) is not None:
-                option = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"--extend and {option} are two budgets; give one of them")
+                raise ConfigError(f"--extend and --{name.replace('_', '-')} are two budgets; give one of them")
 
     def given(self) -> dict[str, str]:
         """Every setting that was given, by its whole path -> in which words: `muon_lr=0.02`, `--vocab 300`.
@@ -151,11 +148,10 @@ class Request:
         options = {path: (name, getattr(self, name)) for name, path in BESIDE_SET.items()}
         found = {path: _option(*given) for path, given in options.items() if given[1] not in (None, "")}
         for name, value in self.set.items():
-            matches, words = _paths_of(name), f"{name}={value}"
-            if len(matches) == 1:  # others are refused where they are set
-                if matches[0] in found:
-                    raise ConfigError(f"{found[matches[0]]} and {words} give one setting; leave one of them out")
-                found[matches[0]] = words
+            if path := _path_of(name):
+                if path in found:
+                    raise ConfigError(f"{found[path]} and {name}={value} give one setting; leave one of them out")
+                found[path] = f"{name}={value}"
         return found
 
 
@@ -311,10 +307,11 @@ def _option(name: str, value: object) -> str:
     return str(value) if name == "source" else f"{option} {value}"
 
 
-def _paths_of(name: str) -> list[str]:
-    """The settings that a path, which may be shortened to its last parts, can mean."""
+def _path_of(name: str) -> str:
+    """The setting that a path, which may be shortened, means; empty for none or several, which are refused when set."""
     paths = field_paths(RunConfig)
-    return [path for path in paths if path == name] or [path for path in paths if path.endswith(f".{name}")]
+    found = [path for path in paths if path == name] or [path for path in paths if path.endswith(f".{name}")]
+    return found[0] if len(found) == 1 else ""
 
 
 def setting_named(name: str) -> str:
@@ -322,8 +319,7 @@ def setting_named(name: str) -> str:
     one that has an option of its own.
     """
     here = ours(name)
-    paths = _paths_of(here)
-    return here if len(paths) == 1 and paths[0] not in {*OPTIONS, *BESIDE_SET.values()} else ""
+    return here if _path_of(here) not in {"", *OPTIONS, *BESIDE_SET.values()} else ""
 
 
 def as_written(name: str, value: object) -> tuple[str, object]:
@@ -332,21 +328,17 @@ def as_written(name: str, value: object) -> tuple[str, object]:
         "data.source": whole_source, "data.val": whole_source, "data.tokenizer": _absolute,
         "training.optimizer.kind": spelled,
     }  # fmt: skip
-    paths = _paths_of(name)
+    path = _path_of(name)
     value = spec_of(value, name) if callable(value) else value
-    if paths == ["model.kind"] and ":" in str(value):
+    if path == "model.kind" and ":" in str(value):
         return "model.code", value
-    return name, whole[paths[0]](str(value)) if len(paths) == 1 and paths[0] in whole else value
+    return name, whole[path](str(value)) if path in whole else value
 
 
 def _settings_of(request: Request, table: str) -> dict[str, object]:
     """What --set says of one table of the configuration, by paths inside it; every other setting is left for later."""
-    found = {}
-    for name, value in request.set.items():
-        matches = _paths_of(name)
-        if len(matches) == 1 and matches[0].startswith(f"{table}."):
-            found[matches[0].removeprefix(f"{table}.")] = value
-    return found
+    paths = {_path_of(name): value for name, value in request.set.items()}
+    return {path.removeprefix(f"{table}."): value for path, value in paths.items() if path.startswith(f"{table}.")}
 
 
 def _model(
@@ -524,8 +516,7 @@ def same_run(request: Request, config: RunConfig) -> None:
             raise _other(f"--{name}", given, made)
     for name, value in request.set.items() if override(config, dict(request.set)) != config else ():
         if override(config, {name: value}) != config:
-            (path,) = _paths_of(name)
-            raise _other(f"--set {name}", value, flat(config).get(path, ""))
+            raise _other(f"--set {name}", value, flat(config).get(_path_of(name), ""))
     if request.parameters and with_parameters(config.model, request.parameters) != config.model.resolved():
         made = n_parameters(config.model)
         if 10 * abs(made - request.parameters) > request.parameters:  # nearer ones had heads of another width
