@@ -6,7 +6,17 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from qkv.data.baseline.linear import STRENGTH, WORDS, Linear, Vectors, balanced, fit_linear, of_columns, read_linear
+from qkv.data.baseline.linear import (
+    STRENGTH,
+    WORDS,
+    Linear,
+    Vectors,
+    balanced,
+    cross_validated,
+    fit_linear,
+    of_columns,
+    read_linear,
+)
 from qkv.randomness import generator
 
 STEMS = "good fine bad poor film plot cast it's Größe naïve don't a".split()
@@ -74,6 +84,18 @@ def test_held_texts_are_answered_by_a_model_that_never_saw_their_classes() -> No
     one, other = (fit_linear(texts("train"), some, 2, held=held, tolerance=1e-9) for some in (classes, turned))
     np.testing.assert_allclose(one[1], other[1], atol=1e-6)
     assert np.abs(one[0].logits(texts("other")) - other[0].logits(texts("other"))).max() > 0.1
+
+
+def test_held_texts_are_answered_as_by_a_model_of_the_other_texts_alone() -> None:
+    classes, held = generator("tests", "linear", "held").integers(2, size=80), np.arange(80) % 4 == 0
+    given = texts("train")
+    others = [text for text, out in zip(given, held, strict=True) if not out]
+    alone, _ = fit_linear(others, classes[~held], 2, tolerance=1e-9)
+    _, found = fit_linear(given, classes, 2, held=held, tolerance=1e-9)
+    expected = alone.logits([text for text, out in zip(given, held, strict=True) if out])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    folds = np.where(held, 1, 0)
+    np.testing.assert_allclose(cross_validated(given, classes, 2, folds)[held], expected, atol=1e-2)
 
 
 def test_what_is_stored_is_read_again(fitted) -> None:

@@ -9,6 +9,7 @@ length 1 in every text (Salton and Buckley 1988; Wang and Manning 2012, ACL). Th
 classes share one vector of weights. N-grams are known by 64-bit hashes, so that none needs to be stored as text.
 """
 
+import dataclasses
 import hashlib
 import re
 import warnings
@@ -122,8 +123,8 @@ def fit_linear(
 ) -> tuple[Linear, np.ndarray]:
     """(the model of all texts, the logits [n_held, n_classes] that one without the held texts gives to these).
 
-    classes: int64 [n]; held: bool [n], None holds none; `class_weights` [n_classes] multiply each text's loss. Both
-    models count the same n-grams.
+    classes: int64 [n]; held: bool [n], None holds none; `class_weights` [n_classes] multiply each text's loss. The
+    second counts what stands in the other texts alone, as the first will in new ones.
     """
     each = None if class_weights is None else class_weights[classes]
     n_out = 1 if n_classes == 2 else n_classes
@@ -144,30 +145,30 @@ def fit_scores(
     kind: type[Linear] = Linear,
 ) -> tuple[Linear, np.ndarray]:
     """The same for the scores [n_held, n_out] of any loss of all texts, each of which weighs `each` [n]."""
-    keys, idf, counted = _vocabulary(_counted(texts, None, kind.occurrences))
-    x = _weighted(counted, keys, idf)
     each = np.ones(len(texts)) if each is None else each
     held = np.zeros(len(texts), dtype=bool) if held is None else held
+    counts = _numbered(_counted(texts, None, kind.occurrences))
+    keys, idf, x = _vocabulary(*counts, ~np.zeros_like(held))
     table = np.zeros((len(keys) + 1, n_out))
     scores = np.zeros((0, n_out))
     if held.any():
-        table = _fitted(x, loss, each * ~held, table, tolerance, strength)
-        scores = (x.times(table[:-1]) + table[-1])[held]
+        others, _, unseen = _vocabulary(*counts, ~held)
+        fitted = _fitted(unseen, loss, each * ~held, np.zeros((len(others) + 1, n_out)), tolerance, strength)
+        scores = (unseen.times(fitted[:-1]) + fitted[-1])[held]
+        known = np.isin(others, keys)
+        table[np.searchsorted(keys, others[known])], table[-1] = fitted[:-1][known], fitted[-1]
     table = _fitted(x, loss, each, table, tolerance, strength)
     return kind(keys=keys, idf=idf, weights=table[:-1].astype(np.float32), bias=table[-1]), scores
 
 
 def cross_validated(texts: Sequence[str], classes: np.ndarray, n_classes: int, folds: np.ndarray) -> np.ndarray:
-    """The logits [n, n_classes] that each text gets from a model of the other folds; folds int64 [n], from 0.
-
-    N-grams and their idf are those of all texts; only what is learned from classes is apart.
-    """
-    keys, idf, counted = _vocabulary(_counted(texts, None, Linear.occurrences))
-    x = _weighted(counted, keys, idf)
-    start = np.zeros((len(keys) + 1, 1 if n_classes == 2 else n_classes))
+    """The logits [n, n_classes] that each text gets from a model of the other folds; folds int64 [n], from 0."""
+    counts = _numbered(_counted(texts, None, Linear.occurrences))
     logits = np.zeros((len(texts), n_classes))
     for fold in range(int(folds.max()) + 1):
         mine = folds == fold
+        keys, _, x = _vocabulary(*counts, ~mine)
+        start = np.zeros((len(keys) + 1, 1 if n_classes == 2 else n_classes))
         table = _fitted(x, of_classes(classes), 1.0 - mine, start, TOLERANCE)
         logits[mine] = classes_of(x.times(table[:-1]) + table[-1])[mine]
     return logits
@@ -344,16 +345,23 @@ def _counted(texts: Sequence[str], known: np.ndarray | None, occurrences: "Occur
     return _Counts(rows, numbers, times, len(texts))
 
 
-def _vocabulary(counts: _Counts) -> tuple[np.ndarray, np.ndarray, _Counts]:
-    """The n-grams that get a weight, their idf, and the counts of these alone, with places for hashes."""
-    keys, numbers, n_texts = np.unique(counts.keys, return_inverse=True, return_counts=True)
-    chosen = (n_texts >= 2) | (keys & np.uint64(1) == 0)
+def _numbered(counts: _Counts) -> tuple[np.ndarray, _Counts]:
+    """(the different n-grams, increasing; the counts with their places for hashes)."""
+    keys, numbers = np.unique(counts.keys, return_inverse=True)
+    return keys, dataclasses.replace(counts, keys=numbers)
+
+
+def _vocabulary(keys: np.ndarray, counts: _Counts, taken: np.ndarray) -> tuple[np.ndarray, np.ndarray, Vectors]:
+    """The n-grams of the `taken` texts, bool [n], that get a weight, their idf, and the vectors of all texts."""
+    n_texts = np.bincount(counts.keys[taken[counts.rows]], minlength=len(keys))
+    chosen = (n_texts >= 2) | ((n_texts == 1) & (keys & np.uint64(1) == 0))
     if chosen.sum() > MOST_FEATURES:
         order = np.argsort(np.where(chosen, -n_texts, 1), kind="stable")
         chosen = np.isin(np.arange(len(keys)), order[:MOST_FEATURES])
-    stays, place = chosen[numbers], np.cumsum(chosen) - 1
-    kept = _Counts(counts.rows[stays], place[numbers[stays]], counts.times[stays], counts.n)
-    return keys[chosen], 1 + np.log((1 + counts.n) / (1 + n_texts[chosen])), kept
+    stays, place = chosen[counts.keys], np.cumsum(chosen) - 1
+    kept = _Counts(counts.rows[stays], place[counts.keys[stays]], counts.times[stays], counts.n)
+    idf = 1 + np.log((1 + taken.sum()) / (1 + n_texts[chosen]))
+    return keys[chosen], idf, _weighted(kept, keys[chosen], idf)
 
 
 def _weighted(counts: _Counts, keys: np.ndarray, idf: np.ndarray) -> Vectors:
