@@ -136,9 +136,8 @@ def _figures(runs: "Sequence[Run]") -> dict[str, list[object]]:
     from qkv.commands.printing.outcome import answers_loss
 
     summaries = [{"stored_loss": answers_loss(run.summary, run.task)} | run.summary for run in runs]
-    names = [] if len(_of_other_tokens(runs)) > 1 else ["val_loss", "last_val_loss"]
-    if any("stored_loss" in run.summary for run in runs):
-        names = ["stored_loss", *names]
+    names = ["stored_loss"] * any("stored_loss" in run.summary for run in runs)
+    names += [] if len(_of_other_tokens(runs)) > 1 else ["val_loss", "last_val_loss"]
     names += dict.fromkeys(run.task.metric for run in runs if run.task.judged)
     names += ["bits_per_byte", "best_step", "steps", "tokens", "train_seconds", "parameters"]
     return {name: [summary.get(name) for summary in summaries] for name in names}

@@ -1,5 +1,4 @@
-"""One training from beginning to end: request, parts, loop, control, baselines, manifest,
-report.
+"""One training from beginning to end: request, parts, loop, control, baselines, manifest, report.
 
 A folder is made only once nothing more can be wrong with what was asked for. What is random is named (`randomness`),
 what was decided is in `config.toml`, so a run that was killed goes on here from its newest whole checkpoint and ends
