@@ -161,10 +161,11 @@ class Run:
 
     @property
     def loss(self) -> float | None:
-        """The lowest loss over the whole validation split, nats per target."""
+        """The lowest loss on all validation data, nats per target; finished, of its answers (regress: of attention)."""
+        if (stored := self.summary.get("stored_loss")) is not None:
+            return stored
         with self.telemetry() as telemetry:
-            best = telemetry.best_evaluation()
-        return None if best is None else best.loss
+            return best.loss if (best := telemetry.best_evaluation()) else None
 
     def telemetry(self) -> Telemetry:
         """What was recorded while it trained; use it as a context manager."""

@@ -133,3 +133,12 @@ def test_a_validation_text_of_other_tokens_is_not_laid_on_the_learning_rate(tmp_
     assert cli.main(["train", *where, *words]) == 0
     said = capsys.readouterr().out
     assert "the validation text is unlike the training text" in said and "learning rate" not in said
+
+
+def test_a_training_that_diverges_ends_and_is_not_resumed(small_text, tmp_path, capsys):
+    how = "--preset textbook --tokenizer char --steps 60 --threads 1 --no-report --out".split()
+    sets = ["--set", "d_model=16,n_layers=1,n_ctx=16,batch_size=4,lr=5000,clip=0"]
+    assert cli.main(["train", str(small_text), *how, str(tmp_path / "run"), *sets]) == 1
+    assert "it diverged" in (said := capsys.readouterr().out) and "train again with a lower rate" in said
+    assert cli.main(["train", "--out", str(tmp_path / "run"), "--resume"]) in (0, 1)
+    assert "is finished; nothing is left to do" in "".join(capsys.readouterr())

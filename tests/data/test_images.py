@@ -284,6 +284,11 @@ def test_a_folder_that_holds_no_images_several_or_one_class_is_told(tmp_path):
         load_images(str(tmp_path / "nowhere"))
     with pytest.raises(SourceError, match="holds no images that can be read"):
         load_images(str(tmp_path))
+    classes_of(tmp_path / "dat", {"cat": "L"})
+    for file in (tmp_path / "dat" / "cat").iterdir():
+        file.rename(file.with_suffix(".dat"))
+    with pytest.raises(SourceError, match=r"files whose names end in \.png, \.jpg"):
+        load_images(str(tmp_path / "dat"))
     classes_of(tmp_path / "one", {"cat": "L"})
     with pytest.raises(SourceError, match=r"one class only \(cat\)"):
         load_images(str(tmp_path / "one"))

@@ -1,11 +1,14 @@
 """Changes that speak of another run, or of one that ended: rows by token, other tokenizers, what was held there."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import qkv
+from qkv import cli
 from qkv.errors import ChangeError
 
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_ctx": 16, "batch_size": 4, "d_mlp": 32}
@@ -23,6 +26,16 @@ def test_a_row_of_another_run_is_found_by_its_token(small_text: Path, tmp_path: 
     assert torch.equal(run.matrix("W_E[h]"), qkv.load(first.path, weights="last").matrix("W_E[t]"))
     with pytest.raises(ChangeError, match=r"first: unknown token 'zz'"):
         train(small_text, tmp_path / "none", change=[f"W_E[h]=load({first.path}:W_E[zz])"])
+
+
+def test_the_selector_with_a_leading_minus_in_the_docs_freezes_all_but_its_matrices(small_text: Path, tmp_path) -> None:
+    typed = "--freeze='-W_E,-W_U'"
+    assert typed in (Path(__file__).parents[2] / "docs" / "addresses.md").read_text(encoding="utf-8")
+    given = [str(small_text), *shlex.split(typed), "--out", str(tmp_path / "run"), "--steps", "2", "--no-report"]
+    assert cli.main(["train", *given, "--threads", "1", "--set", "d_model=16,n_layers=1,n_ctx=16"]) == 0
+    run = qkv.load(tmp_path / "run", weights="last")
+    start, end = load_file(run.snapshots()[0]), load_file(run.folder.model)
+    assert {address for address in start if not start[address].equal(end[address])} == {"W_E", "W_U"}
 
 
 def test_a_table_under_another_tokenizer_is_refused_and_a_row_of_it_is_not(small_text: Path, tmp_path: Path) -> None:

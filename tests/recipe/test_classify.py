@@ -16,6 +16,7 @@ from qkv.inspection.answers.answer import Evidence
 from qkv.inspection.answers.loss import loss
 from qkv.randomness import generator
 from qkv.recipe import RunConfig
+from qkv.telemetry.runs import listed
 from qkv.views.report.command import command_of
 
 SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_mlp": 32, "batch_size": 16, "dropout": 0.1}
@@ -76,6 +77,21 @@ def test_it_learns_and_its_summary_has_accuracy_and_baselines(run) -> None:
     assert set(summary["baselines"]) == set(summary["baselines_nats"]) == {"majority", "tfidf"}
     assert summary["baselines"]["tfidf"] == 1.0 and 0.4 < summary["baselines"]["majority"] < 0.7
     assert run.model.config.classes == ("down", "up")
+
+
+def test_its_loss_and_its_sample_are_those_of_its_answers(run, table, tmp_path, capsys) -> None:
+    stored = run.summary["stored_loss"]
+    assert run.loss == listed(run.path.parent)[0].loss == stored != run.summary["val_loss"]
+    alone = train(table, tmp_path / "alone", steps=3, set={**SMALL, "linear": "false"})
+    assert alone.loss == alone.summary["val_loss"] and "stored_loss" not in alone.summary
+    for one in (run, alone):
+        with one.telemetry() as telemetry:
+            sample = telemetry.samples()[-1]
+        assert (sample.step, sample.text) == (one.summary["best_step"], *one.predict([sample.prompt]))
+    figures = json.loads(said(capsys, "compare", run.path, alone.path, "--json"))["figures"]
+    assert figures["stored_loss"] == [stored, alone.loss]
+    assert figures["val_loss"] == [each.summary["val_loss"] for each in (run, alone)]
+    assert "val_loss and last_val_loss are of attention alone" in said(capsys, "compare", run.path, alone.path)
 
 
 def test_predict_eval_embed_show_report_and_compare_take_it(run, table, tmp_path, capsys, monkeypatch) -> None:

@@ -39,6 +39,19 @@ def test_a_run_keeps_its_figures_and_eval_repeats_them(run, capsys: pytest.Captu
     assert ("micro F1" if metric == "micro_f1" else "RMSE") in said and "ridge" in said or "logistic" in said
 
 
+def test_the_last_sample_is_what_predict_answers(run, capsys: pytest.CaptureFixture) -> None:
+    with run.telemetry() as telemetry:
+        samples = telemetry.samples()
+    assert {one.step for one in samples} == {run.summary["best_step"]}
+    assert [one.text for one in samples] == run.predict([one.prompt for one in samples])
+    assert cli.main(["compare", str(run.path), str(run.path)]) == 0
+    said = capsys.readouterr().out
+    assert "val_loss and last_val_loss are of attention alone" in said
+    assert ("stored_loss is of the answers" in said) == ("stored_loss" in run.summary)
+    assert cli.main(["runs", str(run.path.parent)]) == 0
+    assert ("of attention alone" in capsys.readouterr().out) == (run.task.name == "regress")
+
+
 def test_it_answers_and_is_evaluated_on_another_table(run, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (answer,) = run.predict(["the cat sees a dog"])
     if run.task.name == "regress":

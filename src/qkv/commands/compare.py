@@ -132,11 +132,15 @@ def _settings(runs: "Sequence[Run]") -> dict[str, list[object]]:
 
 
 def _figures(runs: "Sequence[Run]") -> dict[str, list[object]]:
-    """Figures of all; without losses per token where tokens are not the same."""
-    names = [] if len(_of_other_tokens(runs)) > 1 else ["val_loss", "last_val_loss"]
+    """Figures of all; without losses per token where tokens are not the same. Any linear model is in stored_loss."""
+    from qkv.commands.printing.outcome import answers_loss
+
+    summaries = [{"stored_loss": answers_loss(run.summary, run.task)} | run.summary for run in runs]
+    names = ["stored_loss"] * any("stored_loss" in run.summary for run in runs)
+    names += [] if len(_of_other_tokens(runs)) > 1 else ["val_loss", "last_val_loss"]
     names += dict.fromkeys(run.task.metric for run in runs if run.task.judged)
     names += ["bits_per_byte", "best_step", "steps", "tokens", "train_seconds", "parameters"]
-    return {name: [run.summary.get(name) for run in runs] for name in names}
+    return {name: [summary.get(name) for summary in summaries] for name in names}
 
 
 def _weights(runs: "Sequence[Run]") -> tuple[list[JsonObject], list[JsonObject], list[str]]:
@@ -233,6 +237,10 @@ def _cautions(runs: "Sequence[Run]") -> list[str]:
     if hidden := _of_other_tokens(runs):
         bits = " Bits per byte are comparable on the same text." if len(hidden) > 1 else ""
         cautions.append(f"The tokenizers differ, so {listed(hidden)} are of different tokens and not compared.{bits}")
+    if any(f"attention_{run.task.metric}" in run.summary for run in runs):
+        stored = any("stored_loss" in run.summary for run in runs)
+        whole = "; stored_loss is of the answers, with the linear model" if stored else ""
+        cautions.append(f"val_loss and last_val_loss are of attention alone{whole}.")
     trained = [run for run in runs if not run.config.imported]
     if len({_data(run) for run in trained}) > 1:
         cautions.append("The runs were trained and validated on different texts, so their losses are not comparable.")

@@ -3,8 +3,8 @@
 huggingface: config.json, safetensors, tokenizer files, a model card. Where a class of transformers has the run's layout
 (GPT-2, Llama, BERT, ViT, Marian, ...), it loads the folder as it is; else a small modeling file of ours lies beside the
 weights, and the command says so. gguf: one file in float32, for a model that llama.cpp computes (GPT-2, Llama, Qwen2,
-Qwen3, GPT-NeoX, and so the default preset); any other is refused. onnx: model.onnx for any batch and length, for every
-task. A recurrent model (an LSTM) cannot be exported.
+Qwen3, GPT-NeoX, and so the default preset); any other is refused. onnx: model.onnx for any batch and length. A run of
+the tasks multilabel, tag, answer and regress and a recurrent model (an LSTM) cannot be exported.
 
 Example:
   qkv export runs/my-1 --out my-model

@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> None:
     for line in _lines(rows, shutil.get_terminal_size((160, 24)).columns):
         print(screen.shown(line))
     units = " or ".join(dict.fromkeys(TARGETS.get(run.task, "target") for run in runs if run.task)) or "token"
-    print(f"\n{many(len(runs), 'run')}; losses are the lowest on validation data, in nats per {units}.")
+    alone = " (of regress, of attention alone)" * any(run.task == "regress" for run in runs)
+    print(f"\n{many(len(runs), 'run')}; losses are the lowest on validation data, in nats per {units}{alone}.")
     if caution := incomparable(runs):
         print(caution)
 

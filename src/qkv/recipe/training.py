@@ -1,5 +1,4 @@
-"""One training from beginning to end: request, parts, loop, control, baselines, manifest,
-report.
+"""One training from beginning to end: request, parts, loop, control, baselines, manifest, report.
 
 A folder is made only once nothing more can be wrong with what was asked for. What is random is named (`randomness`),
 what was decided is in `config.toml`, so a run that was killed goes on here from its newest whole checkpoint and ends
@@ -422,7 +421,6 @@ class _Session:
                 null = train_null(parts, outcome, folder, store, self.ranks) if compares else {}
                 if "missing" in null:
                     listening.say(null["missing"])
-                write_samples(parts, folder, store, outcome)
                 if compares and parts.task.name == "causal" and config.model.sizes.n_layers:
                     store.set_fact("agreement", _agreement(parts))
                 yardsticks = background.result()
@@ -431,7 +429,9 @@ class _Session:
                     store.set_fact("loss_less_ngram", _less_ngram(parts, folder, yardsticks))
                     if yardsticks.note:
                         listening.say(yardsticks.note)
-                judged = _judge(_completed(parts, folder), folder, store)
+                completed = _completed(parts, folder)
+                write_samples(completed, folder, store, outcome)
+                judged = _judge(completed, folder, store)
                 if judged is not None and judged.note:
                     listening.say(f"{judged.note}; of all: qkv eval {typed(folder.path)}")
                 bits = bits_per_byte(parts, outcome.best_loss)

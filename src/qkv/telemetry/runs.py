@@ -42,7 +42,7 @@ class Listed:
     settings: dict[str, str]
     """Path -> value as config.toml has it."""
     loss: float | None = None
-    """Lowest validation loss, nats per token (or per class, of a classifier)."""
+    """Lowest validation loss, nats per token (or text, ...), as `Run.loss` is."""
     ngram: float | None = None
     """That of the best n-gram on the same tokens; None where there is none."""
     steps: int = 0
@@ -102,7 +102,8 @@ def run_at(path: Path) -> Listed:
         except FileNotFoundError:
             return _begun(folder, found)
         summary = manifest.get("summary") or {}
-        ngram, loss = (summary.get("baselines_nats") or {}).get("ngram"), _number(summary.get("val_loss"))
+        ngram = (summary.get("baselines_nats") or {}).get("ngram")
+        loss = _number(summary.get("stored_loss", summary.get("val_loss")))
         more, steps = _identity(manifest), int(summary.get("steps") or 0)
         return replace(found, state="finished", loss=loss, ngram=_number(ngram), steps=steps, **more)
     except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, QkvError):

@@ -80,14 +80,18 @@ def _next(run: "Run", samples: "list[Sample]", *, has_report: bool) -> str:
 
 def loss_rows(summary: JsonMapping, task: "Task") -> list[tuple[str, str, str]]:
     """The run among the baselines, worst first: name, nats per target, the task's metric."""
-    alone = summary.get(f"attention_{task.metric}")
-    own = summary.get("stored_loss", summary["val_loss"] if alone is None else None)
-    rows = [_Figures("this model", own, summary.get(task.metric))]
-    if alone is not None:
+    rows = [_Figures("this model", answers_loss(summary, task), summary.get(task.metric))]
+    if (alone := summary.get(f"attention_{task.metric}")) is not None:
         rows.append(_Figures("attention alone", summary["val_loss"], alone))
     rows = sorted([*rows, *_baselines(summary, task)], key=lambda row: row.rank(task))
     cells = [["" if n is None else figure(n) for n in (row.nats, row.metric)] for row in rows]
     return [(row.name, nats, metric) for row, (nats, metric) in zip(rows, cells, strict=True)]
+
+
+def answers_loss(summary: JsonMapping, task: "Task") -> float | None:
+    """The loss of a run's answers; None of regress, whose linear model has none."""
+    is_whole = f"attention_{task.metric}" not in summary
+    return summary.get("stored_loss", summary.get("val_loss") if is_whole else None)
 
 
 class _Figures(NamedTuple):

@@ -86,7 +86,7 @@ def read_classes(folder: Path, size: int, shape: tuple[int, ...] | None) -> Read
             )
         raise SourceError(
             f"{str(folder)!r} holds no images that can be read; expected an IDX file (NAME-images-idx3-ubyte),"
-            f" or a folder for each class with files such as .png or .jpg"
+            " or a folder for each class with files whose names end in .png, .jpg, ..."
         )
     passed = _unread(folder, folders)
     files = [(file, inner.name) for inner in folders for file in image_files(inner)]
