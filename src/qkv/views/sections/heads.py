@@ -197,7 +197,10 @@ def head_notes(
 
 
 def _row_entropies(p: np.ndarray) -> np.ndarray:
-    """[..., query_pos, key_pos] -> float64 [..., query_pos]: -sum p ln p of each row, in nats, with 0 ln 0 = 0; a sink is a key."""
+    """[..., query_pos, key_pos] -> float64 [..., query_pos]: -sum p ln p of each row, in nats, with 0 ln 0 = 0.
+
+    What a row sums to less than 1 is on a sink, and counts as a key.
+    """
     pattern = torch.from_numpy(p)
     sunk = 1 - pattern.sum(-1, dtype=torch.float64)
     whole = torch.special.entr(pattern).sum(-1, dtype=torch.float64)
