@@ -193,7 +193,7 @@ def measures_page() -> str:
         "Measurements of one kind are made together: at step 0, at early steps with logarithmic spacing, then at a",
         "fixed interval, and at the end. While the number of steps doubles there are at most 16 (`full`: 32).",
         "`--watch 2%` chooses the intervals that cost that share of the time, and `--set watching.attention=16` sets",
-        "one of them.",
+        "one of them. Attention is not measured with a window, sinks, `score_cap`, or alibi or relative positions.",
         "",
         "| measurement of | takes | `light`: every | `full`: every |",
         "|---|---|---|---|",

@@ -20,6 +20,15 @@ LAYOUTS = [
     {"mlp": "none", "qk_norm": True},
     {"parallel": True, "mlp": "swiglu"},
     {"mixer": "lstm", "positions": "none"},
+    {"positions": "alibi"},
+    {"positions": "relative", "score_cap": 2.0},
+    {"window": 2, "window_layers": "wf", "sinks": True},
+    {"score_factor": 0.3, "rope_layers": "rn"},
+    {"embedding_factor": 2.0, "logit_factor": 0.5},
+    {"norm": "layer", "norm_gain": False, "norm_bias": "none"},
+    {"first_norm": False, "mlp": "geglu"},
+    {"shared_layers": True},
+    {"parallel": True, "shared_norm": True, "attention_bias": "out"},
 ]
 
 
@@ -66,7 +75,16 @@ def test_heads_and_b_O_are_what_attention_writes():
         assert left == pytest.approx(float(((b_O - b_O.mean()) @ w / spread).detach()), abs=1e-10)
 
 
-@pytest.mark.parametrize("layout", [{"norm_place": "post", "norm": "layer"}, {"skip": False, "norm": "none"}])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"norm_place": "post", "norm": "layer"},
+        {"skip": False, "norm": "none"},
+        {"logit_cap": 3.0},
+        {"residual_factor": 0.5},
+        {"norm_place": "both"},
+    ],
+)
 def test_what_is_no_sum_is_left_out(layout):
     assert direct(made(**layout), Asked(IDS, [*"abcde"], 4)) is None
 

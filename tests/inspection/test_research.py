@@ -10,10 +10,11 @@ import torch
 from qkv.errors import UserError
 from qkv.inspection.contextual import Contextual
 from qkv.inspection.patching import MIXER, MLP, STREAM, Asked, patch
+from qkv.inspection.research.answers import of_pairs
 from qkv.inspection.research.cka import alike, cka
 from qkv.inspection.research.composition import composition
 from qkv.inspection.research.noise_scale import estimated
-from qkv.inspection.research.pairs import attribute, read_pairs
+from qkv.inspection.research.pairs import Attributed, attribute, read_pairs
 from qkv.inspection.token_rows import rank_correlation
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
@@ -86,6 +87,23 @@ def test_pairs_are_a_ratio_of_sums_with_an_interval():
         attribute(model, [pairs[0], (FIRST, FIRST, None)])
     with pytest.raises(UserError, match="no pairs"):
         attribute(model, [])
+
+
+def attributed(share, low, difference):
+    share, low = np.array(share), np.array(low)
+    return Attributed(["L0.attn_out", "L0.mlp_out"], share, low, share + 0.1, None, None, 3, difference, (1.0, 0.0))
+
+
+def test_a_negative_share_carries_nothing():
+    assert of_pairs(attributed([0.1, -0.14], [0.05, -0.2], 2.0)).sentence.startswith("L0.attn_out carries most of it")
+    none = of_pairs(attributed([-0.02, -0.14], [-0.1, -0.2], 2.0)).sentence
+    assert none.startswith("No site clearly carries it: the largest share is -2%, of L0.attn_out")
+
+
+def test_pairs_that_differ_little_have_effects_in_nats_alone():
+    found = of_pairs(attributed([0.5, -0.14], [0.2, -0.2], 0.03))
+    assert found.sentence.startswith("There is nothing to carry: the texts of a pair differ by only 0.03 nats")
+    assert found.numbers["L0.attn_out, nats"] == pytest.approx(0.015) and not found.null
 
 
 def test_a_file_of_pairs(tmp_path):

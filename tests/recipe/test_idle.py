@@ -119,6 +119,7 @@ CASES = (  # what was asked for, the setting that changes nothing, what is said 
     ({"set": {"rope_scaling.kind": "linear"}}, "whole_pairs=false", "has no effect with rope_scaling.kind=linear;"),
     ({"watch": "off"}, "watching.attention=8", "has no effect with --watch off; leave it out, or give --watch light"),
     ({"report": False}, "control_share=1", "has no effect with watch=light and report=false: no control is trained;"),
+    ({"set": {"positions": "alibi"}}, "watching.attention=16", "or alibi or relative positions: there what heads"),
     ({"preset": "lstm"}, "watching.circuits=8", "has no effect with mixer=lstm, which has no heads; leave it out"),
     ({"preset": "lstm", "set": {"watching.matrices": 0}}, "per_doubling=8", "has no effect with intervals of 0 every"),
     ({}, "ledger.windows=2", "has no effect with ledger.every=0; leave it out, or add --set ledger.every=1"),

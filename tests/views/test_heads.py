@@ -5,6 +5,7 @@ import base64
 import numpy as np
 import pytest
 
+from qkv.models import Layout
 from qkv.views.sections.heads import attention_text, head_notes, longest_in
 
 
@@ -59,6 +60,18 @@ def test_even_attention_reads_its_own_null():
     for share in note.shares:
         assert share.share == pytest.approx(share.even)
     assert note.entropy_nats == pytest.approx(note.even_entropy_nats)
+
+
+def test_even_attention_in_a_window_and_beside_a_sink_reads_its_own_null():
+    layout = Layout(window=3, window_layers="wf", sinks=True)
+    sees = np.tril(np.ones((8, 8)))
+    for layer, seen in enumerate((np.triu(sees, -2), sees)):
+        (note,) = head_notes(layer, (seen / (seen.sum(1, keepdims=True) + 1))[None], True, layout=layout)
+        assert [c.share for c in note.shares if c.name != "the first"] == pytest.approx(
+            [c.even for c in note.shares if c.name != "the first"]
+        )
+        assert note.shares[-1].share == pytest.approx(note.shares[-1].even)
+        assert note.entropy_nats == pytest.approx(note.even_entropy_nats)
 
 
 def test_a_head_that_copies_the_previous_token_is_said_to():

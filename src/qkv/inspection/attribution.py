@@ -49,18 +49,24 @@ class Direct:
     """Of the last norm and of the output."""
 
 
-def is_sum(layout: Layout) -> bool:
-    """Whether the answers of a language model of this layout are sums of what its parts write."""
-    return layout.norm_place == "pre" and layout.skip and not layout.head_transform and not layout.special
+def no_sum(layout: Layout) -> str:
+    """Why answers of a language model of this layout are no sums of what its parts write; empty where they are."""
+    breaks = {
+        f"norm_place={layout.norm_place}": layout.norm_place != "pre",
+        "skip=false": not layout.skip,
+        "head_transform=true": layout.head_transform,
+        f"logit_cap={layout.logit_cap:g}": layout.logit_cap,
+        f"residual_factor={layout.residual_factor:g}": layout.residual_factor != 1,
+    }
+    return next((setting for setting, holds in breaks.items() if holds), "")
 
 
 def direct(model: LanguageModel, text: Asked, answers: tuple[int, int] | None = None) -> Direct | None:
     """Who writes the answer to a text; without `answers`, a is the likeliest and b the next.
 
-    None where the answer is no such sum: norms after the sublayers, no skip connections, a transform before the output,
-    an answer to all positions at once; and of a model without layers.
+    None where the answer is no such sum (`no_sum`) or is to all positions at once; and of a model without layers.
     """
-    if not is_sum(model.layout) or text.position is None or not blocks_of(model):
+    if no_sum(model.layout) or text.position is None or not blocks_of(model):
         return None
     model, at = float64_copy(model).requires_grad_(False), text.position
     logits, record = model.forward_recorded(text.inputs)
@@ -71,7 +77,9 @@ def direct(model: LanguageModel, text: Asked, answers: tuple[int, int] | None = 
     W_U = table.t() if model.head.W_U is None else model.head.W_U
     blocks = blocks_of(model)
     last = blocks[-1].name
-    u, biases = _towards(model.norm_f, record[f"{last}.resid_post"][0, at], W_U[:, a] - W_U[:, b])
+    u, biases = _towards(
+        model.norm_f, record[f"{last}.resid_post"][0, at], (W_U[:, a] - W_U[:, b]) * model.layout.logit_factor
+    )
     if model.head.b_U is not None:
         biases += float(model.head.b_U[a] - model.head.b_U[b])
 

@@ -112,7 +112,7 @@ def print_direct(found: "Direct", tokenizer: "Tokenizer", tokens: Sequence[str])
     print(f"At {where}, the model prefers {a} to {b} by {signed(found.log_odds)} nats. Each part contributes:")
     heads = 0 if found.heads is None else found.heads.shape[1]
     blank = ["" for _ in range(heads)]
-    rows: list[tuple[str, ...]] = [("rows of W_E", *blank, "", "", f"{found.embed:+.3f}")]
+    rows: list[tuple[str, ...]] = [("embedding", *blank, "", "", f"{found.embed:+.3f}")]
     for layer, mixer in enumerate(found.mixer.tolist()):
         each = [] if found.heads is None else [f"{value:+.3f}" for value in found.heads[layer].tolist()]
         mlp = 0.0 if found.mlp is None else float(found.mlp[layer])

@@ -10,6 +10,7 @@ import torch
 from qkv.commands.printing import heat, screen
 from qkv.commands.printing.gradient_table import direct_json, path_json, print_direct, print_lens, print_path
 from qkv.errors import AddressError, UserError, unknown
+from qkv.inspection.attribution import no_sum
 from qkv.jsontypes import JsonObject
 from qkv.models.activations import parse_activation
 from qkv.models.addresses import ACTIVATIONS, parse_address
@@ -45,6 +46,8 @@ class HeadsShown:
     direct: "Direct | None"
     """Who writes the answer; None where it is no sum of what the parts write, or nothing is asked."""
     tokenizer: "Tokenizer | None"
+    no_sum: str = ""
+    """The setting for which the answer is no sum."""
 
     def as_json(self) -> JsonObject:
         """Tokens, and for each head its pattern, its mean shares and its entropy with their nulls."""
@@ -84,6 +87,8 @@ class HeadsShown:
         if self.direct is not None and self.tokenizer is not None:
             print()
             print_direct(self.direct, self.tokenizer, self.tokens)
+        elif self.no_sum:
+            print(f"\nWith {self.no_sum}, the answer is no sum of what each part writes, so there is no table of it.")
 
     def _print_heads(self) -> None:
         print("Each map has one row per query token and one column per key token; bright means attended to.\n")
@@ -93,8 +98,11 @@ class HeadsShown:
             (f"L{note.layer}.H{note.head}", *(f"{cell.share:.2f}" for cell in note.shares), f"{note.entropy_nats:.2f}")
             for note in self.notes
         ]
-        even = self.notes[0]
-        rows.append(("uniform attention", *(f"{c.even:.2f}" for c in even.shares), f"{even.even_entropy_nats:.2f}"))
+        nulls: dict[tuple[str, ...], int] = {}
+        for note in self.notes:
+            cells = (*(f"{c.even:.2f}" for c in note.shares), f"{note.even_entropy_nats:.2f}")
+            nulls.setdefault(cells, note.layer)
+        rows += [(f"uniform attention{f', as in L{at}' if len(nulls) > 1 else ''}", *c) for c, at in nulls.items()]
         screen.print_table(["share of attention on", *names, "entropy, nats"], rows)
 
 
@@ -147,8 +155,8 @@ def look(run: "Run", text: str, address: str | None, at: int | None = None) -> H
     if address is not None:
         return activation_shown(record, address, run.config.model.sizes, tokens)
     patterns = [record[name][0].float().numpy() for name in record if name.endswith(".pattern")]
-    causal = run.model.reader.causal
-    notes = [note for layer, pattern in enumerate(patterns) for note in head_notes(layer, pattern, causal)]
+    causal, layout = run.model.reader.causal, run.config.model.layout
+    notes = [n for layer, pattern in enumerate(patterns) for n in head_notes(layer, pattern, causal, layout=layout)]
     if run.tokenizer is None:
         return HeadsShown(tokens, patterns, notes, None, [], None, None)
     try:
@@ -156,10 +164,10 @@ def look(run: "Run", text: str, address: str | None, at: int | None = None) -> H
     except UserError:  # one token alone, or a task that asks nothing of tokens: there is attention, but no loss
         path, lens = None, []
     try:
-        wrote = run.attribution(text, at=at)
+        wrote, why = run.attribution(text, at=at), no_sum(layout)
     except UserError:  # a masked model is asked at one [MASK]
-        wrote = None
-    return HeadsShown(tokens, patterns, notes, path, lens, wrote, run.tokenizer)
+        wrote, why = None, ""
+    return HeadsShown(tokens, patterns, notes, path, lens, wrote, run.tokenizer, why)
 
 
 def words_of(run: "Run", text: str) -> tuple[torch.Tensor, list[str]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qkv.inspection.answers.answer import Answer
+from qkv.inspection.patching import LITTLE
 from qkv.inspection.research.cka import Alike
 from qkv.inspection.research.composition import Composition
 from qkv.inspection.research.noise_scale import NoiseScale
@@ -86,9 +87,11 @@ def of_cka(found: Sequence[tuple[str, Alike]], what: str, question: str) -> Answ
 
 
 def of_pairs(found: Attributed) -> Answer:
-    """The site that carries most, and how far the estimates agree with exact patching."""
-    order = np.argsort(-np.abs(found.share))[:_SHOWN]
-    top = int(order[0])
+    """The site that carries most, and how far the estimates agree with exact patching; nats where there is little."""
+    top, order = int(np.argmax(found.share)), np.argsort(-np.abs(found.share))[:_SHOWN]
+    order = order if top in order else np.append(order[:-1], top)
+    little = found.difference < LITTLE
+    unit, size = (", nats", found.difference) if little else ("", 1.0)
     more = ["Each share is a first-order estimate (attribution patching), poor where a large change saturates."]
     if found.exact is not None and found.correlation is not None:
         more.append(
@@ -97,17 +100,31 @@ def of_pairs(found: Attributed) -> Answer:
         )
     numbers: dict[str, float | None] = {}
     for i in order:
-        numbers |= _bounded(found.sites[i], float(found.share[i]), float(found.low[i]), float(found.high[i]))
-        numbers |= {} if found.exact is None else {f"{found.sites[i]}: exact": float(found.exact[i])}
+        bounds = (float(values[i]) * size for values in (found.share, found.low, found.high))
+        numbers |= _bounded(found.sites[i] + unit, *bounds)
+        numbers |= {} if found.exact is None else {f"{found.sites[i]}{unit}: exact": float(found.exact[i]) * size}
     interval = f", 95% interval {percent(found.low[top])} to {percent(found.high[top])}" if found.n_pairs > 1 else ""
+    sentence = f"{found.sites[top]} carries most of it: {percent(found.share[top])} (n = {found.n_pairs}{interval})."
+    if found.share[top] <= 0 or found.low[top] <= 0:
+        sentence = f"No site clearly carries it: the largest share is {percent(found.share[top])}, of"
+        sentence += f" {found.sites[top]} (n = {found.n_pairs}{interval})."
+    if little:
+        sentence = (
+            f"There is nothing to carry: the texts of a pair differ by only {found.difference:.2f} nats on average"
+        )
+        sentence += (
+            f" (n = {found.n_pairs}), so effects are shown in nats. Give texts that the model answers differently."
+        )
     return Answer(
         key="pairs",
         question="What carries the difference between the texts of a pair?",
-        sentence=f"{found.sites[top]} carries most of it: {percent(found.share[top])} (n = {found.n_pairs}{interval}).",
+        sentence=sentence,
         more=tuple(more),
         numbers=numbers,
         address=found.sites[top],
-        null="0 keeps the answer to the first text, 1 makes it that to the second; shares do not sum to 1.",
+        null=""
+        if little
+        else "0 keeps the answer to the first text, 1 makes it that to the second; shares do not sum to 1.",
     )
 
 

@@ -44,6 +44,8 @@ class Attributed:
     correlation: float | None
     """Spearman's, of `share` and `exact` over sites."""
     n_pairs: int
+    difference: float
+    """Mean over pairs of D(first) - D(second), nats."""
     seconds: tuple[float, float]
     """Of all estimates, and of all exact passes; both read the two inputs."""
 
@@ -85,6 +87,7 @@ def attribute(model: OneStack, pairs: Sequence[Pair], *, exact: bool = False) ->
         exact=truth,
         correlation=None if truth is None else rank_correlation(share, truth),
         n_pairs=len(pairs),
+        difference=float(size.mean()),
         seconds=(float(took[0]), float(took[1]) if exact else 0.0),
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from qkv.errors import UserError, unknown
-from qkv.inspection.attribution import is_sum
+from qkv.inspection.attribution import no_sum
 from qkv.jsontypes import JsonObject
 from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
@@ -94,7 +94,7 @@ class Desk:
         layout = self.viewer.config.model.layout
         scores = layout.mixer == "attention" and layout.plain_scores  # patterns are computed again from q and k
         cannot = (() if predicts else _NEED_PREDICTIONS) + (() if scores else _NEED_ATTENTION)
-        cannot += () if is_sum(layout) else ("written",)
+        cannot += ("written",) if no_sum(layout) else ()
         cannot += _NEED_TEXT if self.viewer.reads_images or not self.viewer.has_code else ()
         return tuple(name for name in ASKS if name not in cannot)
 

@@ -124,7 +124,15 @@ def whole(
         with torch.inference_mode():
             _, record = viewer.reader(step, changes).forward_recorded(words.ids)
         by_step.append([record[f"L{layer}.pattern"][0].float().numpy() for layer in range(n_layers)])
-    return attention_text(words.tokens, by_step, steps=at, origin=origin, causal=viewer.causal, picture=picture)
+    return attention_text(
+        words.tokens,
+        by_step,
+        steps=at,
+        origin=origin,
+        causal=viewer.causal,
+        picture=picture,
+        layout=viewer.config.model.layout,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +215,7 @@ def pair_attention(
         names = [f"{site.format(layer)}.pattern" for layer in range(n_layers)]
         return [[record[name][0].float().numpy() for name in names] for record in records]
 
-    told = {"steps": at, "origin": origin}
+    told = {"steps": at, "origin": origin, "layout": viewer.config.model.layout}
     return (
         attention_text(
             pair.written, patterns("dec.L{}.cross"), keys=pair.source_tokens, site="cross", causal=False, **told

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from qkv.models.layout import Layout
 from qkv.views.report.packed import Packed, pack
 
 LONGEST = 128
@@ -109,12 +110,13 @@ def attention_text(
     keys: Sequence[str] = (),
     site: str = "",
     picture: Picture | None = None,
+    layout: Layout | None = None,
 ) -> AttentionText:
     """One text as payload.
 
     `patterns` has for each of `steps` one array [head, query_pos, key_pos] per layer, rows summing to 1, the same
     number of heads in each. `keys` are the tokens looked at, where they are not `tokens` themselves; `site` and
-    `picture` as in `AttentionText`.
+    `picture` as in `AttentionText`. The `layout` says which keys are in sight.
     """
     n, n_layers = len(tokens), len(patterns[0])
     stacked = np.stack([np.stack(layers) for layers in patterns]).astype(np.float64)
@@ -123,7 +125,10 @@ def attention_text(
     found = [(layer, pattern) for layers in patterns for layer, pattern in enumerate(layers)]
     rows = [_row_entropies(pattern) for _, pattern in found]
     means = [row.mean(-1).tolist() for row in rows]
-    notes = (head_notes(*one, causal, mean, crossed=bool(keys)) for one, mean in zip(found, means, strict=True))
+    notes = (
+        head_notes(*one, causal, mean, crossed=bool(keys), layout=layout)
+        for one, mean in zip(found, means, strict=True)
+    )
     return AttentionText(
         tokens=tuple(tokens),
         origin=origin,
@@ -142,7 +147,13 @@ def attention_text(
 
 
 def head_notes(
-    layer: int, pattern: np.ndarray, causal: bool, entropies: Sequence[float] | None = None, *, crossed: bool = False
+    layer: int,
+    pattern: np.ndarray,
+    causal: bool,
+    entropies: Sequence[float] | None = None,
+    *,
+    crossed: bool = False,
+    layout: Layout | None = None,
 ) -> list[HeadNote]:
     """Mean shares of attention on the first, the own, the previous and (not causal) the next token, and the entropy; of
     attention to another text (`crossed`) on its first token, and on the mark that ends it: a head that looks there
@@ -151,11 +162,17 @@ def head_notes(
     `pattern` is [head, query_pos, key_pos]. Positions where the named token does not exist, or is the own or previous
     one, are left out of that mean. Entropy is H = -sum p ln p in nats, averaged over query positions, with 0 ln 0 = 0,
     unless `entropies` has it for each head; its null is the entropy of even attention, the mean over positions of
-    ln(number of keys in sight).
+    ln(number of keys in sight): by the `layout`, those in the layer's window, and a sink.
     """
     n, n_keys = pattern.shape[1:]
     positions = np.arange(n)
     in_sight = positions + 1 if causal else np.full(n, n_keys)
+    seen = np.ones((n, n_keys), bool)
+    if layout is not None and not crossed:
+        if layout.windowed(layer):
+            seen = np.abs(positions[:, None] - positions) < layout.window
+            in_sight = (np.tril(seen) if causal else seen).sum(axis=1)
+        in_sight = in_sight + layout.sinks
     even, most = 1.0 / in_sight, float(np.log(in_sight).mean())
     looks: dict[str, tuple[np.ndarray, np.ndarray | int]] = {}
     if crossed:
@@ -171,7 +188,7 @@ def head_notes(
     notes = []
     for head, p in enumerate(np.asarray(pattern)):
         shares = tuple(
-            Cell(name=name, share=float(p[q, k].mean(dtype=np.float64)), even=float(even[q].mean()))
+            Cell(name=name, share=float(p[q, k].mean(dtype=np.float64)), even=float((even[q] * seen[q, k]).mean()))
             for name, (q, k) in looks.items()
         )
         found = float(_row_entropies(p).mean()) if entropies is None else entropies[head]
@@ -180,5 +197,11 @@ def head_notes(
 
 
 def _row_entropies(p: np.ndarray) -> np.ndarray:
-    """[..., query_pos, key_pos] -> float64 [..., query_pos]: -sum p ln p of each row, in nats, with 0 ln 0 = 0."""
-    return torch.special.entr(torch.from_numpy(p)).sum(-1, dtype=torch.float64).clamp_min(0).numpy()
+    """[..., query_pos, key_pos] -> float64 [..., query_pos]: -sum p ln p of each row, in nats, with 0 ln 0 = 0.
+
+    What a row sums to less than 1 is on a sink, and counts as a key.
+    """
+    pattern = torch.from_numpy(p)
+    sunk = 1 - pattern.sum(-1, dtype=torch.float64)
+    whole = torch.special.entr(pattern).sum(-1, dtype=torch.float64)
+    return (whole + torch.special.entr(sunk.where(sunk > 1e-4, 0))).clamp_min(0).numpy()
