@@ -19,6 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 import qkv
 from qkv.errors import QkvError, UserError
 from qkv.telemetry import NULL_ARM
@@ -110,6 +112,7 @@ def _picture(page: Any, selectors: list[str], path: Path) -> None:
         clip = {"x": left - 12, "y": top - 12, "width": right - left + 24, "height": bottom - top + 24}
         page.screenshot(path=path, clip=clip, full_page=True)
     page.close()
+    Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)  # a third of the size
     print(f"{path} ({path.stat().st_size / 1000:.0f} kB)")
 
 
