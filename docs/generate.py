@@ -606,7 +606,7 @@ def _in_short(answer: str, verdict: dict[str, Any]) -> str:
 
 
 def _hint(row: Mapping[str, Any]) -> str:
-    """What marks, behind its interval, an effect that differs alone, but not after correction for all that were tested."""
+    """What marks, behind its interval, an effect that differs alone, but not after correction for all of them."""
     return "; a hint" * row["verdict"].endswith("(not after correction)")
 
 
@@ -750,13 +750,13 @@ def _in_two_recipes(name: str) -> list[str]:
             )
             what = told["what"].replace("textbook recipe", "default recipe").replace(", default recipe", "")
             lines += [f"| {what} | {' | '.join(cells)} |"]
-    note = "; *a hint* is not significant after correction" * any("; a hint" in line for line in lines)
+    note = ". *A hint* is not significant after correction." if "; a hint" in "".join(lines) else ":"
     losses = {arm["name"]: arm["loss"] for arm in kept["arms"]}
     (own, other), ngram = (losses[f"{recipe}trained"] for recipe in ("", "textbook ")), kept["baseline"]["ngram"]
     return lines and [
         f"**In the default recipe, whose models predict better than counting** ({own:.2f} nats per token against"
         f" {ngram:.2f} for the best n-gram), and in a textbook recipe on the same text ({other:.2f}), with 95%"
-        f" intervals ([every figure](default-recipe.md)){note}:",
+        f" intervals ([every figure](default-recipe.md)){note}",
         "",
         "| effect | default recipe (Muon) | textbook recipe (AdamW) |",
         "| --- | --- | --- |",
@@ -847,7 +847,7 @@ def for_a_new_one(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _withdrawn() -> tuple[int, int, int]:
-    """Of the withdrawn headline: texts whose number is below 0, all texts, and those with half of the study's number."""
+    """Of the withdrawn headline: texts with a number below 0, all texts, and those with half of the study's number."""
     kept = json.loads((HERE / "answers" / "new-texts.json").read_text(encoding="utf-8"))
     read = [run["headlines"][kept["withdrawn"]] for run in kept["runs"]]
     return (
@@ -892,12 +892,13 @@ def _on_new_texts() -> list[str]:
         "",
         f"{kept['condition']} Of the {len(runs)} models {better} predict better than the best n-gram of their text.",
         "",
-        f"| headline | in the study | median here | range here | to expect (95%), by the first {first} | agrees if | agrees |",
+        f"| headline | in the study | median here | range here | to expect (95%), by the first {first} | agrees if"
+        " | agrees |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         *lines,
         "",
-        "*Agrees if* is the rule for one text: a range around 0, or the sign of the study's number and, in three rows, at"
-        " least half of its size.",
+        "*Agrees if* is the rule for one text: a range around 0, or the sign of the study's number and, in three rows,"
+        " at least half of its size.",
         "",
         f"One headline failed on the first {first} texts and was withdrawn: {withdrawn}. It depends on the text: the"
         " number is below 0 in {} of {} texts, but at least half as large as in the study in only {}. On"
