@@ -193,6 +193,19 @@ _READS_SEVERAL = ("calibrate", "end-task", "heads-and-scale", "static-or-context
 """Questions some of whose effects read several trainings at once."""
 
 
+def test_the_finding_marks_every_effect_that_is_not_significant_after_correction(generate):
+    template, page = ((DOCS / name).read_text("utf-8") for name in ("finding.template", "finding.md"))
+    marked = []
+    for study, name in re.findall(r"\{([a-z-]+): ([^{}]+)\}", template):
+        rows = generate._result(f"{study}-full")["contrasts"] if study != "ladder" else []
+        for row in (row for row in rows if row["name"] == name):
+            alone = row["verdict"].startswith("differs") and (row["p_corrected"] or 0.0) >= 0.05
+            ends = [generate.two_digits(row[end], row["unit"]).removeprefix("+") for end in ("effect", "low", "high")]
+            marked += [name] * alone
+            assert "{} ({} to {}{})".format(*ends, "; a hint" * alone) in page, name
+    assert {"together", "V - (Q + K)", "textbook V - (Q + K)", "V frozen"} <= set(marked)
+
+
 @pytest.mark.skipif(not LOGS, reason="the source package has no logs of studies")
 @pytest.mark.parametrize("kept", sorted(path.stem for path in RESULTS if path.stem.endswith("-full")))
 def test_a_page_of_numpy_derives_every_effect_again_from_the_kept_log(kept, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """Each headline of a study agrees with a run that bears it out, and differs from one that does not; both are said."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,22 @@ def test_every_headline_of_the_default_recipe_held_on_texts_that_no_study_saw():
         read = [run["headlines"][claim.words] for run in kept["runs"]]
         agree = [claim.agrees(here, there) for here, there, _ in read]
         assert sum(agree) >= 18 and agree == [verdict == "agrees" for _, _, verdict in read], claim.words
+
+
+def test_the_page_and_the_finding_say_by_which_rule_a_headline_was_withdrawn_and_how_many_texts_have_its_sign():
+    kept = json.loads((DOCS / "answers" / "new-texts.json").read_text("utf-8"))
+    read = [run["headlines"][kept["withdrawn"]] for run in kept["runs"]]
+    half = [here / there >= 0.5 for here, there, _ in read]
+    assert half == [verdict == "agrees" for _, _, verdict in read], "half of the study's number was the rule"
+    lower = sum(here < 0 for here, _, _ in read)
+    pages = [(DOCS / name).read_text("utf-8") for name in ("answers/default-recipe.md", "finding.md")]
+    page, finding = (" ".join(text.split()) for text in pages)
+    assert f"below 0 in {lower} of 20 texts, but at least half as large as in the study in only {sum(half)}." in page
+    assert f"below 0 in {lower} of 20 texts, but at least half of the study's in only {sum(half)}" in finding
+    rules = [re.search(rf"^\| {claim.words} \| .*", pages[0], flags=re.M)[0] for claim in DEFAULT_CLAIMS]
+    for claim, row in zip(DEFAULT_CLAIMS, rules, strict=True):
+        least = f"same sign, at least {claim.least:.0%} of it" if claim.least else "same sign"
+        assert f"| {f'within ±{claim.within:g}' if claim.within else least} |" in row
 
 
 def test_the_size_on_a_new_text_is_inside_the_interval_of_the_first_texts_in_nine_of_ten():

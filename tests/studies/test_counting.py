@@ -248,6 +248,10 @@ def test_what_reverses_in_the_default_model_is_told_with_the_figures_of_a_kept_r
     assert (demo["start_of_matrices"], demo["optimizer"]) == ("zero_out", "muon")
     told = {q.name: q.elsewhere for q in questions().values() if q.elsewhere}
     assert set(told) == {"gradient-path", "token-identity", "collocation", "what-moved-q"}
+    assert "not to hold" not in told["collocation"], "the commonest word is lower there too"
+    new = json.loads((DOCS / "answers" / "new-texts.json").read_text("utf-8"))
+    lower = [run["headlines"][new["withdrawn"]][0] < 0 for run in new["runs"]]
+    assert f"each of {len(lower)} other texts" in told["collocation"] and f"in {sum(lower)}." in told["collocation"]
     for words in told.values():
         assert size in words and f"{demo['steps']} steps of {demo['batch_size']} windows" in words
     path = told["gradient-path"]

@@ -24,6 +24,11 @@ def first(name: str, verdict: str, effect: float, n: int = 8) -> Effect:
     return Effect(contrast=dataclasses.replace(contrast, unit="nats"), values=(), result=result, p_corrected=None)
 
 
+def small(size: float) -> str:
+    """What follows the sentence of equality where the effect is significant but trivial."""
+    return f"The difference ({size:+.2f} nats) is significant but below the margin."
+
+
 @pytest.mark.parametrize("sign", [1, -1], ids=["above", "below"])
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("name", questions())
@@ -32,7 +37,7 @@ def test_the_answer_is_the_verdict_and_no_more(name, verdict, sign):
     (words,), says = plainly(find(name), [effect]), find(name).plain
     ways = {
         "differs": (says.above if sign > 0 else says.below).replace("{effect}", "0.25"),
-        "differs but trivially": f"{says.same} The effect (0.25 nats) is too small to matter.",
+        "differs but trivially": f"{says.same} {small(0.25 * sign)}",
         "equivalent": says.same,
         "unresolved": f"Inconclusive ({'+0.15 to +0.35' if sign > 0 else '-0.35 to -0.15'} nats):"
         f" {effect.contrast.what}.",
@@ -40,6 +45,16 @@ def test_the_answer_is_the_verdict_and_no_more(name, verdict, sign):
     assert words == ways[verdict] and words.endswith(".")
     assert "{" not in says.same and re.search(r"\d", says.same.replace("nominal 5%", "")) is None
     assert len({says.above, says.below, says.same}) == 3
+
+
+@pytest.mark.parametrize("name", questions())
+def test_no_sentence_of_a_small_difference_says_that_there_is_none(name):
+    """It stands before differences that are significant, too."""
+    exact = (" as many", " as well", " as much", "equally", "at the same step", "the same improvement", "at once")
+    near = r"(nearly|about|almost) (as (many|well|much)|equally|the same|at once)|none of .* that matters"
+    for says in (find(name).plain, *find(name).also.values()):
+        rest = re.sub(near, "", says.same.replace("at about", "about"))
+        assert not [words for words in exact if words in f" {rest}"], says.same
 
 
 def test_nothing_is_said_where_no_replicate_was_completed():
@@ -54,7 +69,7 @@ def test_the_second_of_two_questions_has_its_own_verdict(verdict):
     other = dataclasses.replace(other, contrast=dataclasses.replace(other.contrast, name=name, what="that"))
     ways = {
         "differs": says.above.replace("{effect}", "0.25"),
-        "differs but trivially": f"{says.same} The effect (0.25 nats) is too small to matter.",
+        "differs but trivially": f"{says.same} {small(0.25)}",
         "equivalent": says.same,
         "unresolved": "Inconclusive (+0.15 to +0.35 nats): that.",
     }

@@ -91,7 +91,7 @@ class Plain:
     """It differs from 0, upwards."""
     below: str
     same: str
-    """Equivalent to 0; also before the size of a difference that is smaller than the margin."""
+    """Equivalent to 0, so "nearly", not "equal"; also before the size of a difference smaller than the margin."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -308,7 +308,8 @@ def _said(plain: Plain, effect: Effect) -> str:
         return f"{begun}{f' ({ends})' * (result.low is not None)}: {what}."
     size = two_digits(result.effect, unit, signed=False)
     if result.verdict.startswith("differs but"):
-        return f"{plain.same} The effect ({size} {unit_words(unit)}) is too small to matter."
+        size = two_digits(result.effect, unit)
+        return f"{plain.same} The difference ({size} {unit_words(unit)}) is significant but below the margin."
     if result.verdict == "equivalent":
         return plain.same
     return (plain.above if (result.effect or 0.0) > 0 else plain.below).format(effect=size)
