@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 from safetensors.torch import load_file
 
 import qkv
+import tokenizers
 from qkv import cli
 from qkv.data.examples import encode_texts
 from qkv.errors import UserError
