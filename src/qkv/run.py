@@ -669,7 +669,8 @@ class Run:
             return write_gguf(config, self._stored_state(), self.tokenizer, out, name=name, **told)
         summary.setdefault("parameters", sum(p.numel() for p in self.model.parameters()))
         fit = find_family(config, told["wanted"]) if format == "huggingface" else None
-        card = model_card(name, config, fit, manifest, summary, weights=self.weights)
+        columns = 1 if self.tokenizer is None else self.tokenizer.columns
+        card = model_card(name, config, fit, manifest, summary, weights=self.weights, columns=columns)
         if fit is None:
             write_onnx(self.model, config, self.tokenizer, out, card=card, chat=told["chat"])
             made = Fit(None, "")

@@ -37,12 +37,13 @@ class Signature(NamedTuple):
         if path.suffix and self.how.endswith(f" {path.suffix}"):  # it has that name: what is inside is no text
             return f"{self.what}, and what is inside is no UTF-8 text"
         name, plain = typed(path), typed(path.with_suffix("") if path.suffix else path.with_suffix(".txt"))
-        return f"{self.what}; {self.how}".format(name=name, plain=plain) if self.how else self.what
+        utf8 = typed(Path("utf8").with_suffix(path.suffix or ".txt"))
+        return f"{self.what}; {self.how}".format(name=name, plain=plain, utf8=utf8) if self.how else self.what
 
 
 _LFS = Signature("a git-lfs pointer and not the file itself", "fetch it: git lfs pull")
 _PAGE = Signature("a web page (HTML), which may have been saved in place of the file")
-_UTF = "save it as UTF-8: iconv -f {0} -t UTF-8 {{name}} > utf8.txt"
+_UTF = "save it as UTF-8: iconv -f {0} -t UTF-8 {{name}} > {{utf8}}"
 _SAVED = "expected UTF-8 text; save its text column as JSON lines (.jsonl), one object a line"
 _IMAGES = "expected UTF-8 text; for images give a folder with a folder for each class, and --task image"
 _UNPACKED = "decompress it first: {0} {{name}} > {{plain}}"

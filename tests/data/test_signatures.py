@@ -177,6 +177,9 @@ def test_a_page_saved_in_place_of_a_compressed_file_is_called_a_page_and_a_page_
     assert refused(tmp_path / "a.txt.gz").startswith("a web page (HTML), which may have been saved in place of")
     (tmp_path / "a.html").write_bytes(page)
     assert "byte 51 is 0xe9; save it as UTF-8 (iconv -f WINDOWS-1252" in refused(tmp_path / "a.html")
+    for name, encoding in (("a.csv", "latin-1"), ("b.csv", "utf-16")):  # the ending tells how a table is read
+        (tmp_path / name).write_text("text,label\ncaf\xe9,a\n", encoding=encoding)
+        assert f"-t UTF-8 {tmp_path / name} > utf8.csv" in refused(tmp_path / name)
     (tmp_path / "a.html").write_bytes(page.replace(b"\xe9", b"e"))
     assert signature_of(page) is None and signature_of_file(tmp_path / "a.html") is not None
     assert len(list(open_source(DataConfig(source=str(tmp_path / "a.html"))).documents())) == 1

@@ -16,7 +16,9 @@ class Letters:
     around = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
     def encode(self, text: str) -> np.ndarray:
-        return np.array([ord(c) % 50 for c in text], dtype=np.uint8)
+        return np.array([ord(c) % 50 for c in text], dtype=np.int64)
+
+    encode_whole = encode
 
     def token(self, i: int) -> str:
         return f"<{i}>"

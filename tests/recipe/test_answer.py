@@ -7,7 +7,7 @@ import pytest
 
 import qkv
 from qkv import cli
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, UserError
 
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 1, "d_mlp": 32, "batch_size": 16}
 
@@ -47,6 +47,11 @@ def test_it_answers_with_places_in_the_text(run, capsys: pytest.CaptureFixture) 
     for bad in ("the dog", "[SEP] the dog", '{"question": 3, "text": "a"}', '{"question": "a"}'):
         assert cli.main(["predict", str(run.path), bad]) == 2
         assert "is no question and text; expected" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"'' is no question and text \(text 2 of 2\); expected"):
+        run.predict([asked[0], ""])
+    for command in (["embed", str(run.path), asked[0]], ["show", str(run.path), "L0.resid_post", "--text", asked[0]]):
+        assert cli.main(command) == 2
+        assert "a run of the task answer reads its question and text with a mark" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="whose answers no other format holds"):
         run.export(run.path / "out")
     assert cli.main(["predict", str(run.path), asked[0], "--scores", "2"]) == 2

@@ -10,7 +10,9 @@ import pytest
 from safetensors.torch import load_file
 
 import qkv
+import tokenizers
 from qkv import cli
+from qkv.data.examples import encode_texts
 from qkv.errors import UserError
 from qkv.inspection.answers.answer import Evidence
 from qkv.inspection.answers.loss import loss
@@ -147,6 +149,34 @@ def test_the_columns_of_a_run_are_found_again_in_another_file_of_its_form(table:
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     run = train(tmp_path / "train.csv", tmp_path / "run", steps=2, text_column="tweet", label_column="target")
     assert run.evaluate(tmp_path / "test.csv").n_targets == 30
+
+
+@pytest.fixture(scope="module")
+def pairs(cache: Path, tmp_path_factory: pytest.TempPathFactory):
+    lines = (f"{text}\t{text} two\t{label}\n" for label, text in sentences(80, "pairs"))
+    folder = tmp_path_factory.mktemp("pairs")
+    (folder / "pairs.tsv").write_text("one\tother\tlabel\n" + "".join(lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qkv.api.cache_folder", lambda: cache)
+        return train(folder / "pairs.tsv", folder / "run", steps=2, text_column="one,other")
+
+
+@pytest.mark.parametrize("text", ["good film [SEP] bad plot", "good film"])
+def test_two_texts_are_read_alike_by_all_that_reads_them(pairs, capsys, text: str) -> None:
+    (found,) = pairs.embed([text])
+    ids, _ = encode_texts(pairs.tokenizer, [text], 2)
+    assert found.ids.tolist() == ids.tolist() and found.tokens == text.split()
+    assert [text[a:b] for a, b in found.offsets] == found.tokens
+    assert cli.main(["show", str(pairs.path), "L0.resid_post", "--text", text]) == 0
+    assert "[UNK]" not in capsys.readouterr().out
+
+
+def test_the_tokenizer_of_an_export_puts_the_mark_between_two_texts(pairs, tmp_path: Path) -> None:
+    pairs.export(tmp_path / "hf")
+    read = tokenizers.Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    ours = pairs.tokenizer.encode("good film [SEP] bad plot").tolist()
+    assert read.encode("good film", "bad plot").ids == ours == read.encode("good film [SEP] bad plot").ids
+    assert "`tokenizer(first, second)`" in (tmp_path / "hf" / "README.md").read_text()
 
 
 def test_drift_is_recorded_beside_the_null_of_random_labels(run) -> None:

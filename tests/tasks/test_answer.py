@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from qkv.data.baseline.spans import fit_spans, span_scores
 from qkv.data.baseline.words import runs_of
@@ -177,6 +178,21 @@ def test_the_loss_is_two_cross_entropies_over_the_words_of_each_window(tmp_path:
     assert float(nats.detach()) == pytest.approx(sum(expected), rel=1e-5) and n == len(expected)
     said = TASK._logits_of(model, part, np.arange(len(part)))
     np.testing.assert_allclose(part.by_text(TASK._nats_of(said, part))[0].sum(), sum(expected), rtol=1e-5)
+
+
+def test_the_loss_is_not_rounded_where_the_model_computes_in_bfloat16(tmp_path: Path) -> None:
+    data = load(tmp_path, some_rows(20))
+    sizes = sizes_of(data, 64)
+    table = 40 * generator("tests").normal(size=(sizes.d_vocab, 2))  # large scores
+    model = Fixed(torch.from_numpy(table).float(), sizes)
+    (batch,) = TASK.val_batches(data, sizes, 100)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        said = TASK._said_of(model, batch, None)
+        nats = TASK.score(model, batch).nats
+    assert (nats >= 0).all()
+    for i, one in enumerate(nats):
+        words, ends = said[rows_of(batch) == i].float(), batch.answers[rows_of(batch) == i].argmax(0)
+        torch.testing.assert_close(one, F.cross_entropy(words.t(), ends, reduction="sum"))
 
 
 def test_windows_compete_by_scores_that_count_from_their_question(tmp_path: Path) -> None:

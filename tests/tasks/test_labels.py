@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from qkv.models.layout import Layout, ModelConfig, Sizes
 from qkv.randomness import generator
 from qkv.tasks import PredictOptions, find_task
 from qkv.tasks.combined import Combined
+from qkv.tasks.labels import multilabel
 from qkv.tasks.labels.multilabel import NONE, best_threshold
 
 TOPICS = {"food": "soup bread apple".split(), "sport": "ball goal race".split(), "travel": "train map city".split()}
@@ -47,8 +49,8 @@ def table(tmp_path_factory) -> Path:
 
 
 def load(path: Path, task: str, **options) -> Examples:
-    labels = LabelledOptions(word_dropout=0, **options)
-    return find_task(task).load(DataConfig(source=str(path), tokenizer="word", labels=labels), cache=None)
+    config = DataConfig(source=str(path), tokenizer="word", labels=LabelledOptions(word_dropout=0), **options)
+    return find_task(task).load(config, cache=None)
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +105,25 @@ def test_sets_are_read_from_lists_and_from_cells_with_a_separator(tmp_path: Path
         assert [name for name, has in zip(sets.classes, wanted, strict=True) if has] == known[text]
     assert "cut at ';'" in load(tmp_path / "t.csv", "multilabel").note
     assert not {*sets.train.texts} & {*sets.val.texts} and len(sets.val) > 20
+
+
+def test_a_validation_file_is_cut_where_training_was(tmp_path: Path) -> None:
+    cells = {"ab": '"Food, wine; travel"', "cd": "travel"}
+    rows = "".join(f"{word} {i},{cell}\n" for i in range(20) for word, cell in cells.items())
+    (tmp_path / "train.csv").write_text("text,labels\n" + rows)
+    (tmp_path / "val.csv").write_text('text,labels\nab,"Food, wine"\ncd,travel\n')
+    data = load(tmp_path / "train.csv", "multilabel", val=str(tmp_path / "val.csv"))
+    assert data.classes == ("Food, wine", "travel") and data.val.wanted.tolist() == [[1, 0], [0, 1]]
+    data = load(tmp_path / "val.csv", "multilabel", classes=data.classes, val=str(tmp_path / "val.csv"))  # as eval does
+    assert data.val.wanted.tolist() == [[1, 0], [0, 1]]
+
+
+def test_macro_f1_is_inside_its_interval_where_every_label_is_rare() -> None:
+    wanted = np.eye(60, dtype=np.float32)
+    given = wanted > 0
+    given[0, 0] = False
+    f1, (low, high) = multilabel._macro(given, SimpleNamespace(wanted=wanted))
+    assert f1 == pytest.approx(59 / 60) and low <= f1 <= high
 
 
 def test_numbers_are_kept_and_written_as_shares_of_two_points(numbers: Examples) -> None:
@@ -208,7 +229,8 @@ def test_numbers_are_the_mean_of_their_points_with_error_and_correlations(number
     assert figures["rmse"].interval[0] < figures["rmse"].value < figures["rmse"].interval[1]
     assert figures["pearson"].value == pytest.approx(np.corrcoef(found, values)[0, 1])
     assert figures["spearman"].value == pytest.approx(spearmanr(found, values).statistic)
-    assert task.predict(model, numbers.tokenizer, texts[:1], PredictOptions()) == [f"{found[0]:.4g}"]
+    assert task.predict(model, numbers.tokenizer, texts, PredictOptions()) == [repr(float(value)) for value in found]
+    assert task.shown("a", "250234.15625001") == "250234.2\ta"
     with pytest.raises(ConfigError, match="--scores has no meaning"):
         task.scores(model, numbers.tokenizer, texts, 2, PredictOptions())
 

@@ -350,10 +350,10 @@ def load_examples(
     Raises SourceError or ConfigError, in one sentence, for what cannot be read as asked.
     """
     source = read_labelled(config, shape=shape)
-    val = _validation(config, source)
+    classes = config.classes or _classes(source)
+    val = _validation(replace(config, classes=classes), source)
     if not config.classes:
         check_classes(source)
-    classes = config.classes or _classes(source)
     numbers = _strata(source, classes)
     options = config.labels or LabelledOptions(linear=False)
     holds = options.linear and not config.classes and shape != "span"

@@ -164,7 +164,7 @@ def read_labelled(config: DataConfig, *, measured: bool = False, shape: str = "c
     _check_alike(paths, found)
     (kind, note), labels = found[0], [row.label for row in kept]
     if shape == "set":
-        labels, how = _sets(labels)
+        labels, how = _sets(labels, config.classes)
         note += how
     names = [] if shape in ("value", "span") else [name for label in labels for name in label.split(_APART)]
     together = "\n".join(
@@ -206,10 +206,13 @@ class Row(NamedTuple):
     """Of each word that has a label."""
 
 
-def _sets(labels: Sequence[str]) -> tuple[list[str], str]:
-    """Cells as sets of labels, and how they are read: lists as they are, others cut at one separator."""
+def _sets(labels: Sequence[str], known: Sequence[str]) -> tuple[list[str], str]:
+    """Cells as sets of labels, and how they are read: lists as they are, others cut at one separator that is in no
+    known label.
+    """
     cells = [label for label in labels if _APART not in label]
-    separator = next((mark for mark in _SEPARATORS if any(mark in cell for cell in cells)), "")
+    marks = [mark for mark in _SEPARATORS if not any(mark in label for label in known)]
+    separator = next((mark for mark in marks if any(mark in cell for cell in cells)), "")
     found = []
     for label in labels:
         items = label.split(_APART) if _APART in label else label.split(separator) if separator else [label]

@@ -81,8 +81,7 @@ def read_in_turn(
         ids, lengths = encode_lines(tokenizer, [" ".join(text.split()) for text in texts])
         encoded = np.split(ids, np.cumsum(lengths)[:-1]) if texts else []
     else:
-        before, after = tokenizer.around
-        encoded = [np.concatenate([before, tokenizer.encode(text), after]).astype(np.int64) for text in texts]
+        encoded = [tokenizer.encode_whole(text) for text in texts]
     for i, (text, ids) in enumerate(zip(texts, encoded, strict=True)):
         if not len(ids) or (reader is not model and not text.split()):
             raise UserError(

@@ -18,11 +18,18 @@ _WORDS = {
 
 
 def model_card(
-    name: str, config: ModelConfig, fit: Fit | None, manifest: JsonMapping, summary: JsonMapping, *, weights: str
+    name: str,
+    config: ModelConfig,
+    fit: Fit | None,
+    manifest: JsonMapping,
+    summary: JsonMapping,
+    *,
+    weights: str,
+    columns: int = 1,
 ) -> str:
     """The card of a run: what it is, how to load it, what it was trained on, how good it is and beside what.
 
-    `fit` is the class of transformers that it is written for; None for ONNX.
+    `fit` is the class of transformers that it is written for; None for ONNX. `columns`: of how many texts one is made.
     """
     sizes, (pipeline, what, unit) = config.sizes, _WORDS[config.kind]
     library = f"library_name: {'transformers' if fit else 'onnx'}"
@@ -38,6 +45,7 @@ def model_card(
         "",
         *(_loading(config, fit) if fit else _loading_onnx(config)),
         "",
+        *(["It reads two texts as one with [SEP] between: `tokenizer(first, second)`.", ""] if columns == 2 else []),
         *_training(manifest, summary, weights),
         *_figures(summary, weights, unit),
     ]

@@ -29,6 +29,7 @@ SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "source.spm", "targe
 _TOKEN_NAMES = {"[PAD]": "pad_token", "[UNK]": "unk_token", "[CLS]": "cls_token", "[SEP]": "sep_token"}
 _TOKEN_NAMES |= {"[MASK]": "mask_token", "[END]": "eos_token"}
 _SPACE = {"type": "Prepend", "prepend": " "}
+_A, _B = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
 
 
 # reading
@@ -147,6 +148,9 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig, chat: JsonMapping
     end, framed = tokenizer.end_id, any(len(ids) for ids in tokenizer.around)
     if config.kind == "EncoderDecoderLM" and end is not None and not framed:
         form |= _as_line(form, spelled[end], end)
+    if tokenizer.columns > 1 and "[SEP]" in tokenizer.special:
+        mark = spelled[tokenizer.special["[SEP]"]]
+        form["post_processor"] = _template([_A], [_A, _mark(mark), _B], mark, tokenizer.special["[SEP]"])
     names = {key: spelled[tokenizer.special[ours]] for ours, key in _TOKEN_NAMES.items() if ours in tokenizer.special}
     if tokenizer.framed and len(tokenizer.frame[0]) and "bos_token" not in names:
         names["bos_token"] = spelled[int(tokenizer.frame[0][0])]
@@ -164,17 +168,21 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig, chat: JsonMapping
 def _as_line(form: JsonMapping, end: str, end_id: int) -> JsonObject:
     """What of a tokenizer.json puts a space before a text and the end token behind it."""
     before = [form["normalizer"]] if form.get("normalizer") else []
-    mark = {"SpecialToken": {"id": end, "type_id": 0}}
-    one, other = ([{"Sequence": {"id": name, "type_id": 0}}, mark] for name in "AB")
+    one, other = ([text, _mark(end)] for text in (_A, _B))
     return {
         "normalizer": {"type": "Sequence", "normalizers": [_SPACE, *before]},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": one,
-            "pair": [*one, *other],
-            "special_tokens": {end: {"id": end, "ids": [end_id], "tokens": [end]}},
-        },
+        "post_processor": _template(one, [*one, *other], end, end_id),
     }
+
+
+def _template(one: list[JsonObject], two: list[JsonObject], mark: str, i: int) -> JsonObject:
+    """What puts a special token, whose id is `i`, around a text and around two."""
+    special = {mark: {"id": mark, "ids": [i], "tokens": [mark]}}
+    return {"type": "TemplateProcessing", "single": one, "pair": two, "special_tokens": special}
+
+
+def _mark(token: str) -> JsonObject:
+    return {"SpecialToken": {"id": token, "type_id": 0}}
 
 
 def _without_line(form: JsonMapping) -> JsonObject | None:

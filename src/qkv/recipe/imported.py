@@ -9,6 +9,7 @@ from typing import Any
 
 from qkv.config import dump_toml, to_dict
 from qkv.data.config import DataConfig
+from qkv.data.examples import n_columns
 from qkv.errors import DamagedFileError
 from qkv.folder.run_folder import RunFolder, link, write_atomically
 from qkv.folder.staging import staged
@@ -30,6 +31,10 @@ from qkv.training.tensorfile import streamed
 
 LARGEST_MEASURED = 20_000_000
 """Parameters up to which spectra and single heads are measured at import; beyond, whole matrices only."""
+_MARKED = (
+    "a run of the task answer reads its question and text with a mark on each word that both have (W_type), which texts"
+    " elsewhere lack; ask it with qkv predict"
+)
 
 
 def import_run(imported: Imported, out: Path) -> Path:
@@ -135,6 +140,10 @@ def tokenizer_of(folder: RunFolder, config: RunConfig) -> Tokenizer:
     tokenizer = load_tokenizer(folder.tokenizer)
     check_vocabulary(folder, config, tokenizer)
     tokenizer.framed = bool(config.imported or config.watched)
+    answers = config.task == "answer"
+    tokenizer.columns = 2 if answers else n_columns(config.data)
+    if answers and config.model.sizes.n_types:
+        tokenizer.unread = _MARKED
     if config.imported and folder.is_finished:
         marks = origin_of(folder.read_manifest())["marks"]
         ends = marks.get("eos_token_id", [])

@@ -259,13 +259,15 @@ def ratio_interval(amounts: np.ndarray, sizes: np.ndarray) -> tuple[float, tuple
 def bootstrap(amounts: np.ndarray, sizes: np.ndarray) -> tuple[float, tuple[float, float]]:
     """(the mean over columns of sum of amounts / sum of sizes, the central 95% of it in 400 resamples of the units).
 
-    amounts, sizes: float [n_units, n_columns], each 0 or more; a column without size counts 0. Where every ratio is 0
-    or 1, units do not differ, which says nothing of others: then Wilson's interval of the first column.
+    amounts, sizes: float [n_units, n_columns], each 0 or more; a resample's mean is over columns with size, 0 without
+    any. Where every ratio is 0 or 1, units do not differ, which says nothing of others: then Wilson's interval of the
+    first column.
     """
     n = len(sizes)
     draws = generator("bootstrap").multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
     every = np.concatenate([np.ones((1, n)), draws])
-    means = ((every @ amounts) / np.maximum(every @ sizes, 1e-9)).mean(1)
+    whole = every @ sizes
+    means = ((every @ amounts) / np.maximum(whole, 1e-9)).sum(1) / np.maximum((whole > 0).sum(1), 1)
     if means[0] in (0.0, 1.0):
         return float(means[0]), wilson(float(means[0]), int(sizes[:, 0].sum()) or 1)
     low, high = np.quantile(means[1:], [0.025, 0.975])

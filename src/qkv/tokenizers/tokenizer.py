@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import tokenizers
-from qkv.errors import SourceError, first_line
+from qkv.errors import SourceError, UserError, first_line
 from qkv.jsontypes import JsonObject
 from qkv.tokenizers.encoding import (
     BYTE_CHARACTERS,
@@ -73,6 +73,10 @@ class Tokenizer:
         """The library's tokenizer, as written to tokenizer.json."""
         self.framed = False
         """Whether the model learned texts with the marks that the template puts around them ([CLS] and [SEP], say)."""
+        self.columns = 1
+        """How many texts with [SEP] between two the model learned to read as one."""
+        self.unread = ""
+        """Why the model does not read a text by itself, in a sentence; empty where it does."""
         self.ends: tuple[int, ...] = ()
         """More tokens that end a text of the model, as the files of an imported one say."""
         self.start: int | None = None
@@ -142,7 +146,12 @@ class Tokenizer:
         return self.frame if self.framed else (empty, empty)
 
     def encode_whole(self, text: str, special: bool = False) -> np.ndarray:
-        """Ids of a text by itself as the model expects it: `encode(text)` with what belongs `around` it, int64."""
+        """Ids of a text by itself as the model expects it: `encode(text)` with what belongs `around` it, int64.
+
+        Raises UserError for a model that reads none.
+        """
+        if self.unread:
+            raise UserError(self.unread)
         before, after = self.around
         return np.concatenate([before, self.encode(text, special=special), after])
 
@@ -161,7 +170,8 @@ class Tokenizer:
     def encode(self, text: str, special: bool = False) -> np.ndarray:
         """Ids of a text, int64 [n_tokens]; nothing is put before or after it.
 
-        With `special` a special token spelled in the text, such as "[MASK]", becomes that token.
+        With `special` a special token spelled in the text, such as "[MASK]", becomes that token; [SEP] between
+        `columns` does in any case.
         """
         if special and self._added:
             if self.kind not in ("char", "byte"):
@@ -173,7 +183,9 @@ class Tokenizer:
             parts = re.split("(" + "|".join(map(re.escape, self._added)) + ")", text)
             found = [np.array([self._added[part]]) if i % 2 else self.encode(part) for i, part in enumerate(parts)]
             return np.concatenate(found)
-        return self.encode_many([text])[0].astype(np.int64)
+        mark = self.special.get("[SEP]", -1)
+        ids, lengths = self.encode_many([text] if mark < 0 else text.split(" [SEP] ", self.columns - 1))
+        return np.insert(ids.astype(np.int64), np.cumsum(lengths)[:-1], mark)
 
     def encode_many(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of many texts one after another, integers [n_tokens], and the length of each, int64 [n_texts]."""

@@ -221,7 +221,8 @@ def _decode(
         return decoder.decode(data, final)
     except UnicodeDecodeError as error:
         bad = f"not UTF-8 text: byte {at + error.start} is 0x{error.object[error.start]:02x}; save it as UTF-8"
-        how = f"iconv -f WINDOWS-1252 -t UTF-8 {typed(path)} > utf8.txt, if it is Western European"
+        name = typed(Path("utf8").with_suffix(Path(plain_name(path)).suffix or ".txt"))
+        how = f"iconv -f WINDOWS-1252 -t UTF-8 {typed(path)} > {name}, if it is Western European"
         raise _no_text(path, head, f"{bad} ({how})") from None
 
 

@@ -33,7 +33,7 @@ from qkv.data.baseline.words import runs_of
 from qkv.data.examples import Answered, Cut, Examples, Labelled, LabelledWords, answered_texts
 from qkv.data.labelled import question_words
 from qkv.data.packing import pack_rows
-from qkv.errors import UserError
+from qkv.errors import UserError, which
 from qkv.jsontypes import JsonObject
 from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
@@ -63,6 +63,7 @@ class Answer(Tag):
     metric: ClassVar[str] = "answer_f1"
     target: ClassVar[str] = "question"
     examples: ClassVar[str] = "questions"
+    items: ClassVar[str] = "texts"
     asked: ClassVar[str] = "the answer, a piece"
     prompt: ClassVar[str] = "a question [SEP] a text"
     guessed: ClassVar[int] = 1
@@ -120,6 +121,7 @@ class Answer(Tag):
     def _said_of(self, model: TextClassifier, batch: Batch, drop: Drop | None) -> Tensor:
         """Both scores of each word, minus those of its question: [n_words, 2]."""
         logits, owners = text_logits(model, batch, drop), rows_of(batch)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         heads = torch.cat([owners.new_ones(1, dtype=torch.bool), owners[1:] != owners[:-1]])
         return logits - F.embedding(heads.cumsum(0) - 1, F.embedding(heads.nonzero()[:, 0], logits))
 
@@ -138,10 +140,9 @@ class Answer(Tag):
     def _ends(self, model: TextClassifier, batch: Batch, drop: Drop | None) -> tuple[Tensor, Tensor]:
         """Scores of words as either end in each window [2, n, n_words], and those of the answer's ends [2, n]."""
         assert batch.answers is not None
-        logits, owners = self._said_of(model, batch, drop), rows_of(batch)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).t()
+        logits, owners = self._said_of(model, batch, drop).t(), rows_of(batch)
         inside = owners == torch.arange(batch.n_targets, device=owners.device)[:, None]
-        picked = (logits * batch.answers.t()) @ inside.t().to(logits.dtype)
+        picked = torch.where(inside, (logits * batch.answers.t())[:, None], 0.0).sum(-1)  # bfloat16 would round `@`
         return torch.where(inside, logits[:, None], -torch.inf), picked
 
     # figures
@@ -176,7 +177,7 @@ class Answer(Tag):
     def spans(self, model: TextClassifier, tokenizer: Tokenizer | None, texts: Sequence[str]) -> list[list[JsonObject]]:
         """The answer to each question with its place in the text behind [SEP], and its probability among all pieces."""
         assert tokenizer is not None, "a task on text has one"
-        pairs = [_pair(text) for text in texts]
+        pairs = [_pair(text, which(i, len(texts))) for i, text in enumerate(texts)]
         part = answered_texts(
             [BETWEEN.join(pair) for pair in pairs], [question_words(*p) for p in pairs], [], tokenizer
         )
@@ -226,7 +227,7 @@ def f1_and_exact(answer: str, right: Sequence[str]) -> tuple[float, float]:
     return max(f1 for f1, _ in scores), max(exact for _, exact in scores)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _pair(text: str, at: str = "") -> tuple[str, str]:
     """A question and its text, given with [SEP] between or as JSON. Raises UserError for anything else."""
     parts = text.split(BETWEEN, 1)
     if text.startswith("{"):
@@ -235,5 +236,5 @@ def _pair(text: str) -> tuple[str, str]:
             parts = [row["question"], row.get("text", row.get("context"))]
     if len(parts) != 2 or not all(isinstance(part, str) and part.strip() for part in parts):
         like = '{"question": "Who came?", "text": "Ada came."}'
-        raise UserError(f"{text[:40]!r} is no question and text; expected 'QUESTION [SEP] TEXT', or {like}")
+        raise UserError(f"{text[:40]!r} is no question and text{at}; expected 'QUESTION [SEP] TEXT', or {like}")
     return parts[0].replace(BETWEEN, " ").strip(), parts[1]

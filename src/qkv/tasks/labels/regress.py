@@ -78,9 +78,13 @@ class Regress(Classify):
     def predict(
         self, model: TextClassifier, tokenizer: Tokenizer | None, texts: Sequence[str], options: PredictOptions
     ) -> list[str]:
-        """The number of each text, with four digits."""
+        """The number of each text, with all its digits."""
         assert tokenizer is not None, "a task on text has one"
-        return [f"{value:.4g}" for value in self.said(model, tokenizer, texts, options.special)[:, 0].tolist()]
+        return [repr(value) for value in self.said(model, tokenizer, texts, options.special)[:, 0].tolist()]
+
+    def shown(self, text: str, output: str) -> str:
+        """With seven digits."""
+        return super().shown(text, repr(float(f"{float(output):.7g}")))
 
 
 def _rmse(found: np.ndarray, part: Labelled) -> tuple[float, tuple[float, float] | None]:
