@@ -195,6 +195,9 @@ def measures_page() -> str:
         "`--watch 2%` chooses the intervals that cost that share of the time, and `--set watching.attention=16` sets",
         "one of them. Attention is not measured with a window, sinks, `score_cap`, or alibi or relative positions.",
         "",
+        "Attention is not measured in models with a window, sinks, capped scores, or ALiBi or relative positions;",
+        "`qkv show RUN --text TEXT` shows what their heads attend to on one text.",
+        "",
         "| measurement of | takes | `light`: every | `full`: every |",
         "|---|---|---|---|",
     ]

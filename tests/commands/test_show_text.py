@@ -1,6 +1,7 @@
 """`qkv show RUN ADDR --text TEXT`: a head's address shows that head's part of the activation, or says whose it is."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -84,6 +85,49 @@ def test_patching_shows_where_the_answer_goes_over_and_says_what_is_missing(smal
     ):
         assert cli.main(more) == 2
         assert said in capsys.readouterr().err
+
+
+def test_uniform_attention_is_of_each_kind_of_layer_and_the_answer_a_sum_or_not_for_a_reason(tmp_path, capsys):
+    (tmp_path / "t.txt").write_text("the cat sat on the mat and the dog ran to the king\n" * 200)
+    sets = {
+        "d_model": 16,
+        "n_layers": 2,
+        "n_heads": 2,
+        "n_ctx": 16,
+        "window": 4,
+        "window_layers": "wf",
+        "sinks": "true",
+    }
+    how = {"tokenizer": "char", "steps": 2, "threads": 1, "report": False, "watch": "off"}
+
+    def shown(**more):
+        run = qkv.train(tmp_path / "t.txt", out=tmp_path / f"run{len(more)}", set=sets | more, **how)
+        capsys.readouterr()
+        assert cli.main(["show", str(run.path), "--text", "the king sat on"]) == 0
+        return capsys.readouterr().out
+
+    out = shown()
+    (windowed,), (full,) = (re.findall(rf"uniform attention, as in {layer} +(.*)", out) for layer in ("L0", "L1"))
+    seen = np.minimum(np.arange(15) + 1, 4) + 1
+    even = [(1 / seen).mean(), (1 / seen[1:]).mean(), (np.arange(2, 15) < 4) @ (1 / seen[2:]) / 13, np.log(seen).mean()]
+    assert [float(x) for x in windowed.split()] == pytest.approx(even, abs=0.006)
+    assert float(full.split()[-1]) == pytest.approx(np.log(np.arange(15) + 2).mean(), abs=0.006)
+    assert re.search(r"\n *embedding +[+-]0\.", out) and "rows of W_E " not in out.partition("Each part contributes")[2]
+    assert "Each part contributes" not in shown(logit_cap=30)
+
+
+def test_heads_that_are_not_measured_are_said_to_be(tmp_path, capsys):
+    (tmp_path / "t.txt").write_text("the cat sat on the mat and the dog ran to the king\n" * 200)
+    words = "d_model=16,n_layers=1,n_heads=2,n_ctx=16,positions=alibi"
+    train = ["train", str(tmp_path / "t.txt"), "--steps", "2", "--tokenizer", "char", "--set", words, "--no-report"]
+    why = "What heads attend to is not measured: this model has a window, sinks, capped scores, or alibi or relative"
+    assert cli.main([*train, "--out", str(tmp_path / "run")]) == 0
+    assert why in " ".join(capsys.readouterr().err.split())
+    assert cli.main(["show", str(tmp_path / "run"), "--json"]) == 0
+    answers = {answer["key"]: answer for answer in json.loads(capsys.readouterr().out)["answers"]}
+    assert answers["heads"]["sentence"].startswith(why)
+    assert cli.main([*train, "--set", "watching.attention=0", "--out", str(tmp_path / "none")]) == 0
+    assert why not in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_mark_that_is_typed_is_that_token_in_everything_that_is_shown(tmp_path, capsys):

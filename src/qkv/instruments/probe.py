@@ -21,14 +21,14 @@ from qkv.instruments.attention_stats import INDUCTION, STATISTICS, attention_sta
 from qkv.instruments.tokens import specials
 from qkv.models.attention import MultiHeadAttention
 from qkv.models.blocks import Block
-from qkv.models.layout import Sizes
+from qkv.models.layout import Layout, Sizes
 from qkv.models.zoo import BlockStack, EncoderDecoder, EncoderDecoderLM
 from qkv.randomness import generator
 from qkv.shapes import Int64
 from qkv.tasks.batch import Batch
 from qkv.tasks.task import Data, Objective
 
-__all__ = ["INDUCTION", "Probe", "fixed_batch", "spread_windows"]
+__all__ = ["INDUCTION", "Probe", "fixed_batch", "spread_windows", "unmeasured"]
 
 TOKENS = 128
 """At least one window of the text, and as many as fit into this many tokens."""
@@ -104,12 +104,22 @@ class _Attention:
     itself: bool
 
 
+def unmeasured(layout: Layout) -> str:
+    """Why no head of a model of this layout is measured, in a sentence; empty where they are, or where it has none."""
+    if layout.plain_scores or layout.mixer != "attention":
+        return ""
+    return (
+        "What heads attend to is not measured: this model has a window, sinks, capped scores, or alibi or relative"
+        " positions; qkv show RUN --text TEXT shows it on one text."
+    )
+
+
 def _attentions(model: nn.Module) -> list[_Attention]:
     """Every attention of a model in the order of its forward pass; none where it has none of the kind known here."""
     stacks: list[tuple[str, BlockStack]] = [("", model)] if isinstance(model, BlockStack) else []
     if isinstance(model, EncoderDecoder):
         stacks = [("enc.", model.enc), ("dec.", model.dec)]
-    stacks = [] if any(not stack.layout.plain_scores for _, stack in stacks) else stacks
+    stacks = [] if any(unmeasured(stack.layout) for _, stack in stacks) else stacks
     found = []
     for scope, stack in stacks:
         causal = bool(stack.causal)

@@ -30,6 +30,7 @@ from qkv.folder.staging import check_elsewhere, staged
 from qkv.folder.verified import check_file
 from qkv.inspection.answers.agreement import passes
 from qkv.instruments.ledger import Ledger
+from qkv.instruments.probe import unmeasured
 from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import LEVELS
 from qkv.instruments.trackers import Sender, Tracker, check_tracker, open_tracker
@@ -120,7 +121,7 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
             if out is not None:
                 RunFolder(out).check_vacant()
             config, corpus, scale = resolve(request, cache)
-            notes = tuple(filter(None, (scale.note, too_many_threads(config.machine))))
+            notes = tuple(filter(None, (scale.note, too_many_threads(config.machine), _unmeasured(config))))
             check_machine(config)
             dump_toml(to_dict(config))  # what cannot be written is said before the work
         config, corpus = _agreed(config, corpus, cache, ranks)
@@ -591,6 +592,11 @@ def too_many_threads(machine: Machine) -> str:
     if asked <= cores:
         return ""
     return f"{asked:,} threads share {many(cores, 'core')} here: as many as cores are at least as fast."
+
+
+def _unmeasured(config: RunConfig) -> str:
+    """A sentence where heads would be measured and cannot be, or ""."""
+    return unmeasured(config.model.layout) if config.watch != "off" and config.watching.attention else ""
 
 
 def next_folder(name: str) -> Path:

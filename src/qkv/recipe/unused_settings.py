@@ -166,7 +166,7 @@ UNUSED = (
     Unused(("control_share",), lambda c: c.watch == "off" or not c.report,
            "watch={watch} and report={report}: no control is trained", "give neither --watch off nor --no-report"),
     Unused(_OF_HEADS, lambda c: not _attends(c), "mixer={model.layout.mixer}, which has no heads"),
-    Unused(("watching.attention",), lambda c: not c.model.layout.plain_scores,
+    Unused(("watching.attention",), lambda c: c.watching.attention and not c.model.layout.plain_scores,
            "a window, sinks, score_cap, or alibi or relative positions: there what heads attend to is not measured"),
     Unused(("watching.per_doubling",), lambda c: not _looks(c), "intervals of 0 everywhere", "set one of them"),
     Unused(_table("ledger", "panels most_panels tolerance windows"), lambda c: not c.ledger.every,

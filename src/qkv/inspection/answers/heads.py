@@ -9,9 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from qkv.config import from_dict
 from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.inspection.events import RISES, ROLES, SATURATED
 from qkv.inspection.stored_run import recorded
+from qkv.instruments.probe import unmeasured
+from qkv.jsontypes import JsonObject
+from qkv.models.layout import Layout
 from qkv.tasks.evaluation import ratio_interval
 from qkv.telemetry import Telemetry
 from qkv.words import listed, many, number, percent
@@ -27,6 +31,9 @@ _THRESHOLDS = (
     + listed([f"{least:g} ({_PLACES[name]})" for name, least in RISES.items()], "or")
     + "."
 )
+
+
+QUESTION = "What do the heads do?"
 
 
 class Looked(NamedTuple):
@@ -54,7 +61,7 @@ def heads(evidence: Evidence) -> Answer | None:
     entropy, dominant = found.pop("entropy"), found.pop("dominant_rows")
     named = sorted({head for series in found.values() for head in series})
     if not named:
-        return None
+        return _not_measured(evidence.run.settings)
     habits: dict[str, list[tuple[Looked, str]]] = defaultdict(list)
     for head in named:
         gains = {m: series[head].now - series[head].first for m, series in found.items() if head in series}
@@ -71,7 +78,7 @@ def heads(evidence: Evidence) -> Answer | None:
     windows = min(looked.windows for series in found.values() for looked in series.values())
     return Answer(
         key="heads",
-        question="What do the heads do?",
+        question=QUESTION,
         sentence=f"{told_first}{': ' + '; '.join(told) if told else ''}.",
         brief=f"{told_first}{': ' + told[0] if told else ''}.",
         more=(*((spread,) if spread else ()), _basis(windows, evidence.run.task.examples), _THRESHOLDS),
@@ -81,6 +88,14 @@ def heads(evidence: Evidence) -> Answer | None:
         null=_before(entropy),
         weight=0.6 if n else 0.2,
     )
+
+
+def _not_measured(settings: JsonObject) -> Answer | None:
+    """Why there is nothing to say of heads that were to be measured."""
+    if settings.get("watch", "off") == "off" or not settings.get("watching", {}).get("attention"):
+        return None
+    why = unmeasured(from_dict(Layout, settings["model"]["layout"]))
+    return Answer(key="heads", question=QUESTION, sentence=why, weight=0.2) if why else None
 
 
 def _basis(windows: int, examples: str) -> str:

@@ -21,7 +21,7 @@ from qkv.folder.run_folder import RunFolder, link, sync_folder, write_atomically
 from qkv.folder.staging import take_name
 from qkv.inspection.answers.succession import in_short, oddities
 from qkv.instruments.measurements import Measurements
-from qkv.instruments.probe import Probe
+from qkv.instruments.probe import Probe, unmeasured
 from qkv.instruments.registry import AT_REST
 from qkv.instruments.sketch import SKETCH, sketch
 from qkv.instruments.tokens import specials
@@ -61,7 +61,7 @@ def import_history(
     first = read_checkpoint(series.folder(series.steps[0]))
     if text and first.tokenizer is None:
         raise ConfigError(f"{source} has no tokenizer, so its model cannot read {text}; leave out --text")
-    for note in first.notes:
+    for note in (*first.notes, *filter(None, [text and unmeasured(first.config.layout)])):
         say(note)
     place = Path(os.path.realpath(out)).with_name(f".history-{out.name}")
     config = run_config(
