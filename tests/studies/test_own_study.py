@@ -411,6 +411,11 @@ BAD = [
     (changed("{ above = 0.0 }", "{ around = 1 }"), "cost of a narrow model"),
     (changed("{ above = 0.0 }", '{ less_than = "other" }'), "differ from 'other', which is no other effect"),
     (changed("cost of a narrow model", "other") + MORE, "two effects are called 'other'"),
+    (changed("[arms.narrow]", '[arms.narrow]\ntables = { W_U = "counts" }'), "arms.narrow.tables: 'W_U' has no table"),
+    (
+        changed('of = "loss"', 'of = "bits per byte"').replace("{ above = 0.0 }", '{ more_than = "other" }') + MORE,
+        "'cost of a narrow model' is in bits per byte and 'other' in nats per token",
+    ),
     ("question = [", "not valid TOML"),
 ]  # fmt: skip
 
