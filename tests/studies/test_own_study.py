@@ -385,6 +385,12 @@ BAD = [
     (changed("set = { d_model = 32 }", 'changes = ["W_X=freeze"]'), "arms.wide: "),
     (changed("set = { d_model = 32 }", 'changes = ["W_E=freeze@0..500"]').replace("steps = 20\n", ""), "set steps"),
     (changed("set = { d_model = 32 }", "set = { d_model = 8 }"), "the arms 'wide' and 'narrow' are the same"),
+    (
+        changed("set = { d_model = 32 }", 'changes = ["W_E=freeze"]').replace(
+            "set = { d_model = 8 }", 'changes = ["W_E=freeze@0.."]'
+        ),
+        "the arms 'wide' and 'narrow' are the same",
+    ),
     (changed("[arms.narrow]", "[arms.other]\n[arms.narrow]"), "arms.other is read by no effect"),
     (changed('["narrow", "wide"]', '["narow", "wide"]'), "unknown arm 'narow'; did you mean 'narrow'"),
     (changed('["narrow", "wide"]', '["wide", "wide"]'), "expected two arms"),
