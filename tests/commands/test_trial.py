@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import qkv
 from qkv.cli import main
@@ -219,3 +221,10 @@ def test_the_ledger_of_a_finished_run_lies_beside_the_run(small_text, write, cap
     answer(capsys, write("new.toml", lr=1e-6), "--against", run.folder.config, "--max-seeds", 6)
     assert (tmp_path / "runs" / "a.trials.jsonl").is_file()
     assert main(["verify", str(run.folder.path)]) == 0
+
+
+def test_a_file_that_is_loaded_is_part_of_the_pair(write, capsys, counted, tmp_path):
+    new, best = write("new.toml", changes=["L0.W_Q=load(w.safetensors)"]), write("best.toml")
+    for value, n in ((0.0, 1), (0.1, 2)):
+        save_file({"L0.W_Q": torch.full((8, 8), value)}, tmp_path / "w.safetensors")
+        assert answer(capsys, new, "--against", best, "--max-seeds", 6)["try"] == n

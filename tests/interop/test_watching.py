@@ -578,3 +578,11 @@ def test_a_recording_that_the_power_cut_off_at_its_start_is_unfinished_and_not_d
     verdict = verify(tmp_path / "cut", updates=0)
     assert verdict.state == "unfinished" and not verdict.faults
     assert main(["show", str(tmp_path / "cut")]) in (0, 2)
+
+
+def test_two_parameters_of_one_address_and_a_vector_for_a_matrix_are_refused():
+    model = nn.ModuleDict({"a": nn.Linear(16, 16), "b": nn.Linear(16, 16)})
+    with pytest.raises(ConfigError, match=r"b.weight: L0.W_Q is named for another parameter too"):
+        mirror_of(model, names={"a.weight": "L0.W_Q", "b.weight": "L0.W_Q"}, n_heads=2)
+    with pytest.raises(ConfigError, match=r"a.bias is \[16\]; L0.W_K is a matrix"):
+        mirror_of(model, names={"a.bias": "L0.W_K"}, n_heads=2)

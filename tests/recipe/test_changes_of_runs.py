@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import qkv
 from qkv import cli
-from qkv.errors import ChangeError
+from qkv.api import verify
+from qkv.errors import ChangeError, RunFolderError
+from qkv.folder.run_folder import RunFolder
+from qkv.recipe.reload_data import same_data
+from qkv.tasks import find_task
 
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_ctx": 16, "batch_size": 4, "d_mlp": 32}
 
@@ -70,3 +74,15 @@ def test_an_output_held_at_zero_is_refused_where_it_is_the_input_too(small_text:
         train(small_text, tmp_path / "tied", set=SMALL | {"tied": True}, change=["W_U=zero"])
     with pytest.raises(ChangeError, match="leave W_U out of what is frozen"):
         train(small_text, tmp_path / "only", only=["L0.W_K", "head"], freeze=["head"])
+
+
+def test_a_run_goes_on_only_with_the_file_that_it_began_with(small_text: Path, tmp_path: Path) -> None:
+    path = tmp_path / "v.safetensors"
+    save_file({"L0.W_Q": torch.zeros(16, 16)}, path)
+    run = train(small_text, tmp_path / "run", change=[f"L0.W_Q=load({path})@2.."])
+    save_file({"L0.W_Q": torch.ones(16, 16)}, path)
+    with pytest.raises(RunFolderError, match="bring the old file back"):
+        same_data(RunFolder(run.path), run.config, find_task("causal").load(run.config.data, cache=None))
+    checks = {check.name: check for check in verify(run.path).checks}
+    assert not checks["replay"].faults and "bring the old file back" in str(checks["replay"].unchecked)
+    assert run.evaluate().loss > 0

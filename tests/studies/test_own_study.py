@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import qkv
 from qkv.cli import main
 from qkv.config import flat
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, RunFolderError
 from qkv.recipe.request import Request, resolve
 from qkv.studies import own as module
 from qkv.studies.engine import runner
 from qkv.studies.engine.assembly import config_of, parts_of
 from qkv.studies.engine.design import Trial
 from qkv.studies.engine.estimate import Estimate
+from qkv.studies.engine.training import run_trial
 from qkv.studies.own import QUANTITIES, Own, read
 from qkv.studies.question import Ask
 from qkv.studies.verdict.judging import judged, numbered
@@ -384,6 +385,12 @@ BAD = [
     (changed("set = { d_model = 32 }", 'changes = ["W_X=freeze"]'), "arms.wide: "),
     (changed("set = { d_model = 32 }", 'changes = ["W_E=freeze@0..500"]').replace("steps = 20\n", ""), "set steps"),
     (changed("set = { d_model = 32 }", "set = { d_model = 8 }"), "the arms 'wide' and 'narrow' are the same"),
+    (
+        changed("set = { d_model = 32 }", 'changes = ["W_E=freeze"]').replace(
+            "set = { d_model = 8 }", 'changes = ["W_E=freeze@0.."]'
+        ),
+        "the arms 'wide' and 'narrow' are the same",
+    ),
     (changed("[arms.narrow]", "[arms.other]\n[arms.narrow]"), "arms.other is read by no effect"),
     (changed('["narrow", "wide"]', '["narow", "wide"]'), "unknown arm 'narow'; did you mean 'narrow'"),
     (changed('["narrow", "wide"]', '["wide", "wide"]'), "expected two arms"),
@@ -410,6 +417,11 @@ BAD = [
     (changed("{ above = 0.0 }", "{ around = 1 }"), "cost of a narrow model"),
     (changed("{ above = 0.0 }", '{ less_than = "other" }'), "differ from 'other', which is no other effect"),
     (changed("cost of a narrow model", "other") + MORE, "two effects are called 'other'"),
+    (changed("[arms.narrow]", '[arms.narrow]\ntables = { W_U = "counts" }'), "arms.narrow.tables: 'W_U' has no table"),
+    (
+        changed('of = "loss"', 'of = "bits per byte"').replace("{ above = 0.0 }", '{ more_than = "other" }') + MORE,
+        "'cost of a narrow model' is in bits per byte and 'other' in nats per token",
+    ),
     ("question = [", "not valid TOML"),
 ]  # fmt: skip
 
@@ -522,3 +534,15 @@ def test_mistakes_in_what_is_repeated_are_said(write, old, new, said):
     with pytest.raises(ConfigError, match="mine.toml") as raised:
         (own := read(write(REPEATED.replace(old, new, 1)))).design(ask(own), 20)
     assert said in str(raised.value)
+
+
+def test_a_loaded_file_is_part_of_what_a_training_is(write, tmp_path):
+    path, made = tmp_path / "w.safetensors", []
+    text = STUDY.replace("[arms.narrow]", f'[arms.narrow]\nchanges = ["L0.W_Q=load({path})@10.."]')
+    for value in (0.0, 1.0):
+        save_file({"L0.W_Q": torch.full((8, 8), value)}, path)
+        made.append(trial(read(write(text)), "narrow"))
+    assert [name for name, _ in made[0].arm.code] == [f"load({path})"] and made[0].key != made[1].key
+    with pytest.raises(RunFolderError, match="bring the old file back"):
+        run_trial(made[0], None)
+    assert trial(read(write(text)), "wide").arm.code == ()

@@ -89,6 +89,12 @@ def stored_values(spec: str, part: Part, catalogue: Catalogue, loader: Loader | 
     return found
 
 
+def loaded_path(spec: str) -> str:
+    """The file or run folder that `load(spec)` reads; never raises."""
+    match = re.fullmatch(r"(?s)(.+\.safetensors):[^/\\]+", spec)
+    return match[1] if match else spec
+
+
 def _parse(spec: str) -> tuple[str, str | None, int | None]:
     """Path, address and step; a drive letter's colon is part of the path."""
     match = re.fullmatch(r"(?s)(.+):([^/\\]+?)(?:@([0-9]{1,12}))?", spec)

@@ -101,7 +101,7 @@ def check_same(of: str, made: Mapping[str, str], now: Mapping[str, str]) -> None
                 f" {now[spec][:16]}...; bring the old file back, or train again"
             )
     for spec, sha256 in now.items():
-        if _imported[spec][1] != sha256:
+        if spec in _imported and _imported[spec][1] != sha256:
             raise ConfigError(f"the file of {spec} was changed after this Python imported it; start Python again")
 
 

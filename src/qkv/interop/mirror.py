@@ -298,6 +298,10 @@ def _by_names(
             parameter = parameters[row.stored]
             if first.setdefault(id(parameter), row.stored) != row.stored:
                 continue  # tied: known by its first name
+            if twice := shapes.keys() & set(row.addresses):
+                raise ConfigError(f"{row.stored}: {min(twice)} is named for another parameter too; leave one out")
+            if parameter.ndim < 2 and (of := [a for a in row.addresses if ".W_" in f".{a}"]):
+                raise ConfigError(f"{row.stored} is {list(parameter.shape)}; {of[0]} is a matrix, of two dimensions")
             form = _form(owners[row.stored.rpartition(".")[0]], row)
             own = _shapes(tuple(parameter.shape), form, row, n_heads, n_kv_heads)
             placed.append(Placed(replace(row, form=form), row.addresses, own, False))

@@ -12,7 +12,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from qkv import __version__, native
+from qkv.changes import parse_changes
+from qkv.changes.stored import loaded_path
 from qkv.extensions import hashes
+from qkv.folder.hashes import sha256_remembered
 from qkv.folder.run_folder import RunFolder
 from qkv.instruments.measures.arithmetic import or_none
 from qkv.jsontypes import JsonMapping, JsonObject
@@ -28,7 +31,10 @@ _LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors")
 
 
 def code_of(config: RunConfig) -> dict[str, str]:
-    """Code of one's own that a configuration names, as `module:name` -> sha256 of its file. Raises ConfigError."""
+    """Code of one's own that a configuration names, `module:name` -> sha256 of its file, and files of `load(...)`.
+
+    Raises ConfigError.
+    """
     code: dict[str, object] = {}
     if config.training.optimizer.is_own:
         code[config.training.optimizer.kind] = own_class(config.training.optimizer.kind)
@@ -37,7 +43,9 @@ def code_of(config: RunConfig) -> dict[str, str]:
     task = type(find_task(config.task))
     if not task.__module__.startswith("qkv."):
         code[f"{task.__module__}:{task.__qualname__}"] = task
-    return hashes(code)
+    loads = [str(c.args[0]) for text in config.changes for c in parse_changes(text) if c.op == "load"]
+    files = {spec: Path(loaded_path(spec)) for spec in loads}
+    return hashes(code) | {f"load({spec})": sha256_remembered(path) for spec, path in files.items() if path.is_file()}
 
 
 def in_background(task: Task, data: Data, sizes: Sizes, cache: Path | None) -> "Future[Yardsticks | None]":

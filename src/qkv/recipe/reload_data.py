@@ -32,7 +32,7 @@ def data_of(
             option = next(iter(given)).replace("_", "-")
             raise ConfigError(f"--{option} is for another source; name it: qkv eval {typed(folder.path)} SOURCE")
         own = task.load(kept_data(folder, config), cache=cache)
-        same_data(folder, config, own)
+        same_data(folder, dataclasses.replace(config, changes=()), own)  # its weights are made: none is loaded
         return own
     whole = whole_source(source)
     columns = {name: getattr(config.data, name) for name in ("text_column", "label_column")}

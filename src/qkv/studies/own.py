@@ -496,6 +496,14 @@ def _check(arms: Sequence[_Arm], effects: Sequence[Contrast], table: JsonMapping
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two effects are called {name!r}; give each a name of its own")
+    units = {effect.name: effect.unit for effect in effects}
+    for effect in effects:
+        other = effect.expected.other if effect.expected else ""
+        if units.get(other, effect.unit) != effect.unit:
+            told = f"{effect.name!r} is in {effect.unit} and {other!r} in {units[other]}"
+            raise ConfigError(
+                f"{told}, so their difference is no number; expect it above a number, or compare two of one unit"
+            )
 
 
 # words

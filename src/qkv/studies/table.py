@@ -174,6 +174,8 @@ def arm_fields(arm: JsonObject, where: str) -> JsonObject:
         for name in given.values() if isinstance(given, dict) else several(f"{where}.{key}", given):
             if name not in names:
                 raise ConfigError(f"{where}.{key}: {unknown(key.removesuffix('s'), name, names)}")
+    if others := sorted(arm.get("tables", {}).keys() - {"W_E"}):
+        raise ConfigError(f"{where}.tables: {others[0]!r} has no table; expected W_E, whose rows are of tokens")
     found: JsonObject = {key: arm[key] for key in ("trainer", "labels", "tune") if key in arm}
     if arm.get("trainer") == "none":
         found.setdefault("tune", "none")

@@ -86,6 +86,9 @@ def of_cka(found: Sequence[tuple[str, Alike]], what: str, question: str) -> Answ
     )
 
 
+_SHARES = "0 keeps the answer to the first text, 1 makes it that to the second; shares do not sum to 1."
+
+
 def of_pairs(found: Attributed) -> Answer:
     """The site that carries most, and how far the estimates agree with exact patching; nats where there is little."""
     top, order = int(np.argmax(found.share)), np.argsort(-np.abs(found.share))[:_SHOWN]
@@ -110,10 +113,8 @@ def of_pairs(found: Attributed) -> Answer:
         sentence += f" {found.sites[top]} (n = {found.n_pairs}{interval})."
     if little:
         sentence = (
-            f"There is nothing to carry: the texts of a pair differ by only {found.difference:.2f} nats on average"
-        )
-        sentence += (
-            f" (n = {found.n_pairs}), so effects are shown in nats. Give texts that the model answers differently."
+            f"There is nothing to carry: the texts of a pair differ by only {found.difference:.2f} nats on average (n ="
+            f" {found.n_pairs}), so effects are shown in nats. Give texts that the model answers differently."
         )
     return Answer(
         key="pairs",
@@ -122,9 +123,7 @@ def of_pairs(found: Attributed) -> Answer:
         more=tuple(more),
         numbers=numbers,
         address=found.sites[top],
-        null=""
-        if little
-        else "0 keeps the answer to the first text, 1 makes it that to the second; shares do not sum to 1.",
+        null="" if little else _SHARES,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from qkv.changes import parse_changes
 from qkv.errors import ConfigError
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.studies.expectation import Expected
@@ -332,6 +333,7 @@ class Design:
             if names.count(arm.name) > 1:
                 raise ConfigError(f"two arms are called {arm.name!r}; give each a name of its own")
             differs = {k: v for k, v in arm.content().items() if k not in ("lr", "probes")}
+            differs["changes"] = [str(change) for text in arm.changes for change in parse_changes(text)]
             content = canonical(differs | {"rate": arm.lr if arm.tune == "none" else None})
             if content in contents:
                 raise ConfigError(

@@ -19,6 +19,7 @@ from qkv.errors import ConfigError, Interrupted, NonFiniteError, SpikeError, mis
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.recipe import RunConfig, assemble
 from qkv.recipe.build import check_machine, check_reached
+from qkv.recipe.manifest import code_of
 from qkv.recipe.training import bits_per_byte
 from qkv.recipe.unused_settings import unused_settings
 from qkv.studies.engine.assembly import software
@@ -49,7 +50,9 @@ class _Arm:
         """The sha256 of all that its losses depend on beside the seed."""
         idle = unused_settings(self.config)
         counts = {k: v for k, v in flat(self.config).items() if not k.startswith(_WITHOUT_EFFECT) and k not in idle}
-        return hashlib.sha256(canonical([counts, self.corpus.sha256, software()]).encode()).hexdigest()
+        code = code_of(self.config)
+        decides = [counts, self.corpus.sha256, software(), *([code] if code else [])]
+        return hashlib.sha256(canonical(decides).encode()).hexdigest()
 
     @property
     def unit(self) -> str:
@@ -60,7 +63,9 @@ class _Arm:
 
     def record(self) -> JsonObject:
         """What it takes to train it again."""
-        return {"file": str(self.path), "key": self.key, "config": to_dict(self.config)}
+        code = code_of(self.config)
+        found: JsonObject = {"file": str(self.path), "key": self.key, "config": to_dict(self.config)}
+        return found | ({"code": code} if code else {})
 
 
 def trial(
