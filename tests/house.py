@@ -51,7 +51,7 @@ def main() -> int:
     long = sorted(long_functions(trees), reverse=True)
     packed = [f for f in files if LOGS not in f.parents and f != PLAYGROUND]
     figures = (
-        Figure("lines of src (Python, JavaScript, C++)", sum(map(n_lines, code)), 89_776, 64_000),
+        Figure("lines of src (Python, JavaScript, C++)", sum(map(n_lines, code)), 89_810, 64_000),
         Figure(f"functions of {LONG} lines or more", len(long), 1, 3),
         Figure("folders with more than 18 modules", len(crowded(code)), 0, 2),
         Figure("Any in annotations", sum(map(n_any, trees.values())), 95, 400),
