@@ -93,7 +93,7 @@ def test_its_loss_and_its_sample_are_those_of_its_answers(run, table, tmp_path, 
     figures = json.loads(said(capsys, "compare", run.path, alone.path, "--json"))["figures"]
     assert figures["stored_loss"] == [stored, alone.loss]
     assert figures["val_loss"] == [each.summary["val_loss"] for each in (run, alone)]
-    assert "val_loss and last_val_loss are of attention alone" in said(capsys, "compare", run.path, alone.path)
+    assert "`val_loss` and `last_val_loss` are of attention alone" in said(capsys, "compare", run.path, alone.path)
 
 
 def test_predict_eval_embed_show_report_and_compare_take_it(run, table, tmp_path, capsys, monkeypatch) -> None:

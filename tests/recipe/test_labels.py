@@ -46,8 +46,8 @@ def test_the_last_sample_is_what_predict_answers(run, capsys: pytest.CaptureFixt
     assert [one.text for one in samples] == run.predict([one.prompt for one in samples])
     assert cli.main(["compare", str(run.path), str(run.path)]) == 0
     said = capsys.readouterr().out
-    assert "val_loss and last_val_loss are of attention alone" in said
-    assert ("stored_loss is of the answers" in said) == ("stored_loss" in run.summary)
+    assert "`val_loss` and `last_val_loss` are of attention alone" in said
+    assert ("`stored_loss` is of the answers" in said) == ("stored_loss" in run.summary)
     assert cli.main(["runs", str(run.path.parent)]) == 0
     assert ("of attention alone" in capsys.readouterr().out) == (run.task.name == "regress")
 

@@ -239,8 +239,8 @@ def _cautions(runs: "Sequence[Run]") -> list[str]:
         cautions.append(f"The tokenizers differ, so {listed(hidden)} are of different tokens and not compared.{bits}")
     if any(f"attention_{run.task.metric}" in run.summary for run in runs):
         stored = any("stored_loss" in run.summary for run in runs)
-        whole = "; stored_loss is of the answers, with the linear model" if stored else ""
-        cautions.append(f"val_loss and last_val_loss are of attention alone{whole}.")
+        whole = "; `stored_loss` is of the answers, with the linear model" if stored else ""
+        cautions.append(f"`val_loss` and `last_val_loss` are of attention alone{whole}.")
     trained = [run for run in runs if not run.config.imported]
     if len({_data(run) for run in trained}) > 1:
         cautions.append("The runs were trained and validated on different texts, so their losses are not comparable.")
