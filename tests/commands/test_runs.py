@@ -422,7 +422,8 @@ def test_losses_of_texts_are_compared_whatever_the_tokens(tmp_path, capsys):
     assert None not in found["figures"]["val_loss"] and None not in found["figures"]["accuracy"]
     assert found["cautions"] == [
         "The tokenizers differ, so rows of W_E are of different tokens and not compared.",
-        "`val_loss` and `last_val_loss` are of attention alone; `stored_loss` is of the answers, with the linear model.",
+        "`val_loss` and `last_val_loss` are of attention alone;"
+        " `stored_loss` is of the answers, with the linear model.",
     ]
     addresses = {row["address"] for row in found["matrices"]}
     assert "W_E" not in addresses and "W_cls" in addresses
