@@ -123,7 +123,7 @@ def attention_text(
     assert stacked.shape[3:] == (n, len(keys) or n), f"patterns {stacked.shape} of a text of {n} tokens"
     kept = stacked[:, :, :, *np.tril_indices(n)] if causal else stacked
     found = [(layer, pattern) for layers in patterns for layer, pattern in enumerate(layers)]
-    rows = [_row_entropies(pattern) for _, pattern in found]
+    rows = [_row_entropies(pattern, layout) for _, pattern in found]
     means = [row.mean(-1).tolist() for row in rows]
     notes = (
         head_notes(*one, causal, mean, crossed=bool(keys), layout=layout)
@@ -191,17 +191,17 @@ def head_notes(
             Cell(name=name, share=float(p[q, k].mean(dtype=np.float64)), even=float((even[q] * seen[q, k]).mean()))
             for name, (q, k) in looks.items()
         )
-        found = float(_row_entropies(p).mean()) if entropies is None else entropies[head]
+        found = float(_row_entropies(p, layout).mean()) if entropies is None else entropies[head]
         notes.append(HeadNote(layer=layer, head=head, shares=shares, entropy_nats=found, even_entropy_nats=most))
     return notes
 
 
-def _row_entropies(p: np.ndarray) -> np.ndarray:
-    """[..., query_pos, key_pos] -> float64 [..., query_pos]: -sum p ln p of each row, in nats, with 0 ln 0 = 0.
-
-    What a row sums to less than 1 is on a sink, and counts as a key.
+def _row_entropies(p: np.ndarray, layout: Layout | None) -> np.ndarray:
+    """[..., query_pos, key_pos] -> float64 [..., query_pos]: -sum p ln p of each row, in nats, with 0 ln 0 = 0; of a
+    `layout` with sinks, what a row lacks of 1 is on a sink, and counts as a key.
     """
     pattern = torch.from_numpy(p)
-    sunk = 1 - pattern.sum(-1, dtype=torch.float64)
     whole = torch.special.entr(pattern).sum(-1, dtype=torch.float64)
-    return (whole + torch.special.entr(sunk.where(sunk > 1e-4, 0))).clamp_min(0).numpy()
+    if layout is not None and layout.sinks:
+        whole += torch.special.entr((1 - pattern.sum(-1, dtype=torch.float64)).clamp_min(0))
+    return whole.clamp_min(0).numpy()
